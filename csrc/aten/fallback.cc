@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aten/fallback.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <mutex>
+#include <unordered_set>
+
+#include "base/env.h"
+#include "runtime/metrics.h"
+
+namespace tpu::aten {
+namespace {
+
+FallbackPolicy initial_policy() {
+  const std::string text = env::get_string("TORCH_TPU_CPU_FALLBACK");
+  if (text == "allow") return FallbackPolicy::Allow;
+  if (text == "error") return FallbackPolicy::Error;
+  return FallbackPolicy::Warn;
+}
+
+std::atomic<FallbackPolicy>& policy() {
+  static std::atomic<FallbackPolicy> value{initial_policy()};
+  return value;
+}
+
+bool first_time(const std::string& name) {
+  static auto* mutex = new std::mutex;
+  static auto* seen = new std::unordered_set<std::string>;
+  std::lock_guard lock(*mutex);
+  return seen->insert(name).second;
+}
+
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::string name = c10::toString(op.operator_name());
+  TORCH_CHECK_NOT_IMPLEMENTED(fallback_policy() != FallbackPolicy::Error, "operator '", name,
+                              "' is not implemented for TPU; set TORCH_TPU_CPU_FALLBACK=allow to run it on the CPU");
+  runtime::metrics::count_fallback(name);
+  if (fallback_policy() == FallbackPolicy::Warn && first_time(name)) {
+    TORCH_WARN("operator '", name, "' is not implemented for TPU and runs on the CPU, with copies both ways; ",
+               "torch.tpu.fallback_stats() counts the calls, TORCH_TPU_CPU_FALLBACK=allow|error sets what happens");
+  }
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
+}
+
+}  // namespace
+
+FallbackPolicy fallback_policy() { return policy().load(std::memory_order_relaxed); }
+void set_fallback_policy(FallbackPolicy p) { policy().store(p); }
+
+void register_fallback() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
+}
+
+}  // namespace tpu::aten

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aten/kernel.h"
+
+#include <ATen/TensorUtils.h>
+
+#include "aten/copy.h"
+#include "aten/error.h"
+#include "aten/generator.h"
+#include "aten/plan_builder.h"
+#include "aten/storage.h"
+#include "base/hash.h"
+#include "runtime/device.h"
+#include "runtime/executor.h"
+#include "runtime/metrics.h"
+
+namespace tpu::aten {
+namespace {
+
+using lowering::Kind;
+using runtime::Scalar;
+
+constexpr uint64_t kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
+
+Form form_of(const c10::Argument& arg) {
+  c10::TypePtr type = arg.type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType: return Form::Tensor;
+    case c10::TypeKind::NumberType: return Form::Scalar;
+    case c10::TypeKind::ListType: {
+      c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      if (element->kind() == c10::TypeKind::TensorType) return Form::TensorList;
+      if (element->kind() == c10::TypeKind::OptionalType) return Form::OptTensorList;
+      if (element->kind() == c10::TypeKind::NumberType) return Form::ScalarList;
+      return Form::Other;
+    }
+    default: return Form::Other;
+  }
+}
+
+bool is_value_kind(Kind k) { return k == Kind::Value || k == Kind::OptValue || k == Kind::Scale; }
+
+// Whether a parameter of this kind can take such an argument.
+bool fits(Kind kind, Form form, const std::string& type) {
+  const bool optional = type.ends_with("?");
+  const std::string base = optional ? type.substr(0, type.size() - 1) : type;
+  switch (kind) {
+    case Kind::Unused: return true;
+    case Kind::Value: return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int";
+    case Kind::OptValue: return form == Form::Tensor || form == Form::Scalar || base == "float" || base == "int";
+    case Kind::Values: return form == Form::TensorList || form == Form::ScalarList;
+    case Kind::OptValues: return form == Form::OptTensorList || form == Form::TensorList;
+    case Kind::Scale: return form == Form::Scalar;
+    case Kind::Dim: case Kind::Int: return base == "int" || base == "SymInt";
+    case Kind::OptInt: return base == "int" || base == "SymInt";
+    case Kind::Axes: return base == "int[]" || base == "int" || base == "SymInt[]";
+    case Kind::Bool: return base == "bool";
+    case Kind::OptBool: return base == "bool";
+    case Kind::Double: return base == "float" || form == Form::Scalar;
+    case Kind::OptDouble: return base == "float" || form == Form::Scalar;
+    case Kind::Str: case Kind::OptStr: return base == "str";
+    case Kind::Dims: case Kind::OptDims: return base == "int[]" || base == "SymInt[]" || base == "SymInt" || base == "int";
+    case Kind::Doubles: case Kind::OptDoubles: return base == "float[]";
+    case Kind::Bools: return base == "bool[]";
+    case Kind::DType: case Kind::OptDType: return base == "ScalarType" || base == "int";
+    case Kind::Random: return base == "Generator";
+  }
+  return false;
+}
+
+std::string type_text(const c10::Argument& arg) {
+  std::string text = arg.real_type()->str();   // real_type keeps ScalarType, which type() calls int
+  if (arg.real_type()->kind() == c10::TypeKind::ListType || text.find('[') != std::string::npos) {
+    // "int[2]?" and "int[]" alike
+    const bool optional = text.ends_with("?");
+    const size_t bracket = text.find('[');
+    text = text.substr(0, bracket) + "[]" + (optional ? "?" : "");
+  }
+  return text;
+}
+
+Scalar to_scalar(const c10::Scalar& s) {
+  if (s.isComplex()) {
+    const auto c = s.toComplexDouble();
+    return {Scalar::Kind::Complex, 0, c.real(), c.imag()};
+  }
+  if (s.isFloatingPoint()) return {Scalar::Kind::Float, 0, s.toDouble(), 0};
+  if (s.isBoolean()) return {Scalar::Kind::Bool, s.toBool() ? 1 : 0, 0, 0};
+  if (s.type() == c10::ScalarType::UInt64) return {Scalar::Kind::Uint, static_cast<int64_t>(s.toUInt64()), 0, 0};
+  return {Scalar::Kind::Int, s.toLong(), 0, 0};
+}
+
+uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 29);
+}
+
+uint64_t hash_key(const Call& call) {
+  uint64_t hash = 0x243F6A8885A308D3ull;
+  for (uint64_t word : call.key) hash = mix(hash, word);
+  return hash;
+}
+
+void push_bytes(Call& call, std::string_view bytes) {
+  call.key.push_back(bytes.size());
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min<size_t>(8, bytes.size() - i));
+    call.key.push_back(word);
+  }
+}
+
+uint64_t bits_of(double d) { return std::bit_cast<uint64_t>(d); }
+
+}  // namespace
+
+OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool functional_form) : def_(def) {
+  name_ = c10::toString(schema.operator_name());
+  const auto& arguments = schema.arguments();
+  const auto complain = [&](const auto&... why) {
+    fail(ErrorKind::Internal, def.file, ":", def.line, ": lowering of '", def.name, "' for '", c10::toString(schema),
+         "': ", why...);
+  };
+  size_t n_out = 0;
+  for (const auto& arg : arguments) n_out += arg.is_out();
+  const bool direct = arguments.size() == def.kinds.size();
+  if (!direct && arguments.size() != def.kinds.size() + n_out) {
+    complain("it has ", def.kinds.size(), " parameters, the schema ", arguments.size());
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    ArgSpec spec{Kind::Unused, form_of(arguments[i]), false, i >= def.kinds.size()};
+    if (!spec.hidden) {
+      spec.kind = def.kinds[i];
+      if (!fits(spec.kind, spec.form, type_text(arguments[i]))) {
+        complain("parameter ", i, " (", arguments[i].name(), ") is ", lowering::kind_name(spec.kind), ", the schema says ",
+                 type_text(arguments[i]));
+      }
+    }
+    spec.written = arguments[i].alias_info() && arguments[i].alias_info()->isWrite();
+    args_.push_back(spec);
+  }
+  if (!def.options.writes.empty() && functional_form) {
+    for (int i : def.options.writes) args_[static_cast<size_t>(i)].written = true;
+  }
+  for (size_t i = 0; i < args_.size(); ++i) {
+    if (args_[i].written) writes_.push_back(static_cast<int>(i));
+  }
+  for (const auto& ret : schema.returns()) {
+    int alias = -1;
+    if (ret.alias_info() && ret.alias_info()->isWrite()) {
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        if (arguments[i].alias_info() && *arguments[i].alias_info() == *ret.alias_info()) alias = static_cast<int>(i);
+      }
+    }
+    returned_.push_back(alias);
+    if (alias < 0) ++fresh_returns_;
+  }
+}
+
+void OpKernel::find_device(torch::jit::Stack* stack, Call& call) const {
+  const size_t n = args_.size();
+  const auto look = [&](const at::Tensor& t) {
+    if (!t.defined() || t.device().type() != c10::DeviceType::PrivateUse1) return;
+    const int device = t.device().index();
+    if (call.device < 0) {
+      call.device = device;
+    } else if (call.device != device) {
+      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
+                  " and tpu:", device, "!");
+    }
+  };
+  for (size_t i = 0; i < n; ++i) {
+    const c10::IValue& value = (*stack)[stack->size() - n + i];
+    switch (args_[i].form) {
+      case Form::Tensor:
+        if (value.isTensor()) look(value.toTensor());
+        break;
+      case Form::TensorList:
+        if (value.isTensorList()) {
+          for (const at::Tensor& t : value.toTensorVector()) look(t);
+        }
+        break;
+      case Form::OptTensorList:
+        if (value.isList()) {
+          for (const c10::IValue& t : value.toListRef()) {
+            if (t.isTensor()) look(t.toTensor());
+          }
+        }
+        break;
+      default: break;
+    }
+  }
+  if (call.device < 0) call.device = runtime::current_device();
+}
+
+void OpKernel::parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call& call) const {
+  TensorArg arg;
+  if (!tensor.defined()) {
+    call.key.push_back(kNone);
+    call.tensors.push_back(arg);
+    return;
+  }
+  arg.tensor = &tensor;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->is_privateuseone()) [[unlikely]] {
+    if (impl->dim() == 0 && def_.options.host_scalars && impl->device_type() == c10::DeviceType::CPU && !spec.written) {
+      arg.scalar = static_cast<int>(call.scalars.size());
+      call.scalars.push_back(to_scalar(tensor.item()));
+      call.key.push_back(kHostScalar | (static_cast<uint64_t>(tensor.scalar_type()) << 8) |
+                         (static_cast<uint64_t>(impl->is_wrapped_number()) << 16));
+      call.tensors.push_back(arg);
+      return;
+    }
+    TORCH_CHECK(impl->device_type() == c10::DeviceType::CPU && def_.options.host_tensors && !spec.written,
+                "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device, " and ",
+                tensor.device(), "! (in ", name_, ")");
+    call.uploaded.push_back(to_device(tensor, call.device));
+    parse_tensor(call.uploaded.back(), spec, call);
+    return;
+  }
+  arg.slot = &slot_of(*impl->unsafe_storage().unsafeGetStorageImpl());
+  arg.type = arg.slot->type();
+  const c10::IntArrayRef sizes = impl->sizes();
+  const hlo::DType dtype = dtype_of(impl->dtype().toScalarType());
+  const bool plain = !impl->is_conj() && !impl->is_neg();
+  const bool whole = impl->is_contiguous() && impl->storage_offset() == 0 &&
+                     impl->numel() * hlo::byte_size(dtype) == arg.type->bytes();
+  if (whole && plain && dtype == arg.type->dtype && sizes == c10::IntArrayRef(arg.type->dims)) [[likely]] {
+    arg.identity = true;
+    const bool weak = impl->is_wrapped_number();
+    call.key.push_back(reinterpret_cast<uintptr_t>(arg.type) | kIdentity | (weak ? 1ull << 63 : 0));
+    call.tensors.push_back(arg);
+    return;
+  }
+  const int width = hlo::byte_size(dtype);
+  if (!whole) {
+    lowering::Digits digits;
+    const c10::IntArrayRef strides = impl->strides();
+    arg.access = lowering::classify(arg.type->bytes() / width, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
+                                    impl->storage_offset(), digits);
+    arg.scalar = static_cast<int>(call.scalars.size());
+    arg.digits = digits.count;
+    for (int i = 0; i < digits.count; ++i) call.scalars.push_back({Scalar::Kind::Int, digits.values[i], 0, 0});
+  }
+  call.key.push_back(reinterpret_cast<uintptr_t>(arg.type) | kView);
+  call.key.push_back(static_cast<uint64_t>(sizes.size()) | (static_cast<uint64_t>(dtype) << 8) |
+                     (static_cast<uint64_t>(arg.access) << 16) | (static_cast<uint64_t>(impl->is_conj()) << 24) |
+                     (static_cast<uint64_t>(impl->is_neg()) << 25) | (static_cast<uint64_t>(impl->is_wrapped_number()) << 26));
+  for (int64_t s : sizes) call.key.push_back(static_cast<uint64_t>(s));
+  if (!whole) {
+    for (int64_t s : impl->strides()) call.key.push_back(static_cast<uint64_t>(s));
+  }
+  call.tensors.push_back(arg);
+}
+
+void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) const {
+  if (value.isNone()) {
+    call.key.push_back(kNone);
+    return;
+  }
+  if (value.isInt()) {
+    call.key.push_back(8);
+    call.key.push_back(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isBool()) {
+    call.key.push_back(16 + value.toBool());
+  } else if (value.isDouble()) {
+    call.key.push_back(24);
+    call.key.push_back(bits_of(value.toDouble()));
+  } else if (value.isIntList()) {
+    const auto list = value.toIntVector();
+    call.key.push_back(32 | (list.size() << 8));
+    for (int64_t i : list) call.key.push_back(static_cast<uint64_t>(i));
+  } else if (value.isDoubleList()) {
+    const auto list = value.toDoubleVector();
+    call.key.push_back(40 | (list.size() << 8));
+    for (double d : list) call.key.push_back(bits_of(d));
+  } else if (value.isBoolList()) {
+    const auto list = value.toBoolList();
+    call.key.push_back(48 | (list.size() << 8));
+    for (bool b : list) call.key.push_back(b);
+  } else if (value.isString()) {
+    call.key.push_back(56);
+    push_bytes(call, value.toStringRef());
+  } else if (value.isScalar()) {
+    const Scalar s = to_scalar(value.toScalar());
+    call.key.push_back(64 + static_cast<uint64_t>(s.kind));
+    call.key.push_back(static_cast<uint64_t>(s.i));
+    call.key.push_back(bits_of(s.re));
+    call.key.push_back(bits_of(s.im));
+  } else {
+    fail(ErrorKind::Internal, name_, ": an argument of kind ", lowering::kind_name(kind), " can't be ", value.tagKind());
+  }
+}
+
+void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
+  find_device(stack, call);
+  const size_t n = args_.size();
+  static const at::Tensor undefined;
+  for (size_t i = 0; i < n; ++i) {
+    const ArgSpec& spec = args_[i];
+    const c10::IValue& value = (*stack)[stack->size() - n + i];
+    switch (spec.form) {
+      case Form::Tensor:
+        if (spec.kind == Kind::Unused && !spec.written) break;
+        parse_tensor(value.isTensor() ? value.toTensor() : undefined, spec, call);
+        break;
+      case Form::TensorList: {
+        if (spec.kind == Kind::Unused && !spec.written) break;
+        const auto list = value.toListRef();
+        call.key.push_back(list.size());
+        for (const c10::IValue& t : list) parse_tensor(t.toTensor(), spec, call);
+        break;
+      }
+      case Form::OptTensorList: {
+        const auto list = value.toListRef();
+        call.key.push_back(list.size());
+        for (const c10::IValue& t : list) parse_tensor(t.isTensor() ? t.toTensor() : undefined, spec, call);
+        break;
+      }
+      case Form::ScalarList: {
+        if (spec.kind != Kind::Values) {
+          parse_static(value, spec.kind, call);
+          break;
+        }
+        const auto list = value.toListRef();
+        call.key.push_back(list.size());
+        for (const c10::IValue& s : list) {
+          call.scalars.push_back(to_scalar(s.toScalar()));
+          call.key.push_back(static_cast<uint64_t>(call.scalars.back().kind));
+        }
+        break;
+      }
+      default:
+        if (spec.kind == Kind::Unused) break;
+        if (spec.kind == Kind::Random) {
+          if (!value.isNone()) call.generator = value.toGenerator();
+          call.random = static_cast<int>(call.scalars.size());
+          call.scalars.push_back({Scalar::Kind::Uint, 0, 0, 0});
+          call.scalars.push_back({Scalar::Kind::Uint, 0, 0, 0});
+        } else if (is_value_kind(spec.kind)) {
+          if (value.isNone()) {
+            call.key.push_back(kNone);
+            break;
+          }
+          const Scalar s = to_scalar(value.toScalar());
+          const uint64_t kind = static_cast<uint64_t>(s.kind) << 8;
+          const bool real = s.kind != Scalar::Kind::Complex;
+          const double number = s.kind == Scalar::Kind::Float ? s.re : static_cast<double>(s.i);
+          if (spec.kind == Kind::Scale && real && (number == 0 || number == 1)) {
+            call.key.push_back(kHostScalar | kind | (number == 0 ? 1 << 16 : 1 << 17));
+          } else {
+            call.key.push_back(kHostScalar | kind);
+            call.scalars.push_back(s);
+          }
+        } else {
+          parse_static(value, spec.kind, call);
+        }
+    }
+  }
+}
+
+OpPlan* OpKernel::find(const Call& call, uint64_t hash) {
+  while (busy_.test_and_set(std::memory_order_acquire)) {}
+  OpPlan* found = nullptr;
+  const auto range = plans_.equal_range(hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    const auto& key = it->second.key;
+    if (key.size() == call.key.size() && std::memcmp(key.data(), call.key.data(), key.size() * 8) == 0) {
+      found = it->second.plan.get();
+      break;
+    }
+  }
+  busy_.clear(std::memory_order_release);
+  return found;
+}
+
+OpPlan* OpKernel::insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan) {
+  if (OpPlan* raced = find(call, hash)) return raced;
+  OpPlan* raw = plan.get();
+  while (busy_.test_and_set(std::memory_order_acquire)) {}
+  plans_.emplace(hash, Entry{call.key, std::move(plan)});
+  busy_.clear(std::memory_order_release);
+  return raw;
+}
+
+void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  guarded([&] { run(op, stack, 0); });
+}
+
+void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
+  Call call;
+  parse(stack, call);
+  const uint64_t hash = hash_key(call);
+  OpPlan* plan = find(call, hash);
+  if (plan == nullptr) [[unlikely]] {
+    runtime::metrics::count_plan();
+    plan = insert(call, hash, build_plan(*this, op, *stack, call));
+  }
+  if (!plan->resizes.empty()) [[unlikely]] {
+    TORCH_CHECK(depth == 0, name_, ": the out= tensor did not take on the size of the result");
+    for (const auto& [index, sizes] : plan->resizes) call.tensors[static_cast<size_t>(index)].tensor->resize_(sizes);
+    run(op, stack, 1);
+    return;
+  }
+  if (call.random >= 0) {
+    const runtime::RandomState state = reserve(call.generator, at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(call.device)), plan->random_count);
+    call.scalars[static_cast<size_t>(call.random)].i = static_cast<int64_t>(state.seed);
+    call.scalars[static_cast<size_t>(call.random) + 1].i = static_cast<int64_t>(state.offset);
+  }
+  c10::SmallVector<runtime::ValueRef, 4> values;
+  launch_plan(*plan, call, values);
+  deliver(*plan, call, values, stack);
+}
+
+runtime::ValueRef value_of(runtime::Slot& slot) {
+  runtime::ValueRef value = slot.value();
+  if (!value) {
+    slot.set(zeros_value(slot.type(), slot.device()));
+    value = slot.value();
+  }
+  return value;
+}
+
+void launch_plan(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRef>& values) {
+  c10::SmallVector<runtime::Operand, 8> operands;
+  for (int index : plan.operands) {
+    const TensorArg& arg = call.tensors[static_cast<size_t>(index)];
+    operands.push_back({value_of(*arg.slot), true});
+  }
+  values.resize(plan.plan.results.size());
+  runtime::launch(plan.plan, call.device, {operands.data(), operands.size()}, {call.scalars.data(), call.scalars.size()},
+                  {values.data(), values.size()});
+}
+
+at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
+                       c10::ScalarType dtype) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const {
+  c10::SmallVector<at::Tensor, 4> fresh;
+  size_t fresh_in_lists = 0;
+  for (const ResultSpec& result : plan.results) {
+    switch (result.to) {
+      case ResultSpec::To::Nothing: break;
+      case ResultSpec::To::Write:
+        call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
+        break;
+      case ResultSpec::To::Fresh: {
+        fresh_in_lists += result.list >= 0;
+        if (result.program_result < 0) {
+          fresh.emplace_back();
+          break;
+        }
+        const runtime::ValueRef& value = values[static_cast<size_t>(result.program_result)];
+        fresh.push_back(make_tensor(make_storage(call.device, value), result.sizes, result.strides, 0, result.dtype));
+        break;
+      }
+    }
+  }
+  const size_t n = args_.size();
+  if (returned_.size() == 1 && returned_[0] >= 0) {
+    c10::IValue kept = (*stack)[stack->size() - n + static_cast<size_t>(returned_[0])];
+    torch::jit::drop(*stack, n);
+    stack->push_back(std::move(kept));
+    return;
+  }
+  c10::SmallVector<c10::IValue, 4> kept;
+  for (int alias : returned_) {
+    kept.push_back(alias >= 0 ? (*stack)[stack->size() - n + static_cast<size_t>(alias)] : c10::IValue());
+  }
+  torch::jit::drop(*stack, n);
+  if (fresh_in_lists > 0) {
+    stack->push_back(c10::List<at::Tensor>());
+    auto list = stack->back().toTensorList();
+    for (at::Tensor& t : fresh) list.push_back(std::move(t));
+    return;
+  }
+  size_t next = 0;
+  for (size_t i = 0; i < returned_.size(); ++i) {
+    if (returned_[i] >= 0) {
+      stack->push_back(std::move(kept[i]));
+    } else {
+      stack->push_back(next < fresh.size() ? std::move(fresh[next]) : at::Tensor());
+      ++next;
+    }
+  }
+}
+
+}  // namespace tpu::aten

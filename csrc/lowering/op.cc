@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering/op.h"
+
+#include <algorithm>
+
+namespace tpu::lowering {
+namespace {
+
+thread_local CallInfo* current_call = nullptr;
+
+std::vector<OpDef>& mutable_registry() {
+  static auto* defs = new std::vector<OpDef>;
+  return *defs;
+}
+
+}  // namespace
+
+bool Axes::has(int64_t d) const { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
+
+const char* kind_name(Kind kind) {
+  static constexpr const char* kNames[] = {
+      "Value", "optional<Value>", "Values", "vector<optional<Value>>", "Scale", "Dim", "Axes", "int64_t",
+      "optional<int64_t>", "bool", "optional<bool>", "double", "optional<double>", "string", "optional<string>",
+      "Dims", "optional<Dims>", "vector<double>", "optional<vector<double>>", "vector<bool>", "DType",
+      "optional<DType>", "Random", "Unused"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+const CallInfo& call() {
+  TPU_INTERNAL(current_call != nullptr, "a lowering ran outside of a call");
+  return *current_call;
+}
+
+const Type& result_type(size_t i) {
+  const auto& results = call().results;
+  TPU_INTERNAL(i < results.size() && results[i], "no meta result ", i, " to take the type from");
+  return *results[i];
+}
+
+bool is_weak(Value v) {
+  const auto& weak = call().weak;
+  return std::any_of(weak.begin(), weak.end(), [&](Value w) { return w.same(v); });
+}
+
+CallScope::CallScope(CallInfo* info) : previous_(std::exchange(current_call, info)) {}
+CallScope::~CallScope() { current_call = previous_; }
+
+const std::vector<OpDef>& registry() { return mutable_registry(); }
+void define(OpDef def) { mutable_registry().push_back(std::move(def)); }
+
+}  // namespace tpu::lowering

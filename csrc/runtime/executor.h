@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan.h"
+#include "runtime/value.h"
+
+namespace tpu::runtime {
+
+enum class EagerMode : int { DeferNever = 0, DeferNeverAndLaunchBlocking = 1, DeferAndFuse = 2 };
+EagerMode eager_mode();
+void set_eager_mode(EagerMode mode);
+
+// One operand of a launch. `donatable`: the caller overwrites the only slot that holds it.
+struct Operand {
+  ValueRef value;
+  bool donatable = false;
+};
+
+// Runs `plan` on `device` without waiting (debug mode: waits). `results` gets one value for each of
+// the plan's results. Throws tpu::Error; on a throw no operand has been consumed.
+void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
+            std::span<ValueRef> results);
+
+// Uploads `bytes` of host memory laid out as `type`, dense row-major. Blocks until the host memory
+// may be reused, unless `done` is given.
+ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event* done = nullptr);
+
+// Copies a value to host memory, dense row-major; blocks until it is there.
+void download(const ValueRef& value, void* data);
+
+// A copy of `value` on another device.
+ValueRef transfer(const ValueRef& value, int device);
+
+}  // namespace tpu::runtime

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace tpu::runtime::memory {
+
+// Bytes of device memory that tensors hold, counted by us (the CPU plugins report none).
+struct Stats {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;   // bytes; the last two accumulate
+  int64_t count_current = 0, count_peak = 0, count_allocated = 0, count_freed = 0;  // buffers
+  int64_t out_of_memory = 0;                                 // refusals
+};
+
+void add(int device, int64_t bytes);
+void remove(int device, int64_t bytes);
+// Throws Error(OutOfMemory) naming need, use and limit when `bytes` more don't fit on the device.
+void reserve(int device, int64_t bytes);
+Stats stats(int device);
+void reset_peak(int device);
+void reset_accumulated(int device);
+int64_t limit(int device);
+
+}  // namespace tpu::runtime::memory

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hlo/graph.h"
+#include "runtime/program.h"
+
+namespace tpu::runtime {
+
+// A number known on the host when an operator is called: a Scalar argument, an offset, a seed.
+struct Scalar {
+  enum class Kind : uint8_t { Bool, Int, Float, Complex, Uint };
+  Kind kind = Kind::Int;
+  int64_t i = 0;       // Bool, Int; bits of Uint
+  double re = 0;       // Float, Complex
+  double im = 0;
+};
+
+// Where a parameter of a plan's program comes from.
+struct Param {
+  enum class From : uint8_t { Operand, Scalar };
+  From from;
+  int index;                 // into the call's operands or scalars
+  const hlo::Type* type;     // a scalar is converted to this (rank 0) on the host
+};
+
+// One operator on one kind of arguments, as a graph. Immutable after it is built, but for the
+// program, which is made on first launch. Lives for the process.
+struct Plan {
+  std::string name;                              // "aten::add.Tensor"
+  std::unique_ptr<hlo::Graph> graph;
+  std::vector<Param> params;
+  std::vector<const hlo::Type*> results;
+  int64_t result_bytes = 0;
+  std::vector<int> donated;                      // param indices that an aliased result may reuse
+
+  // The executable; compiles or loads from disk on first use. Thread-safe.
+  Program& program();
+  Program* program_if_ready() const { return program_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<Program*> program_{nullptr};
+  std::mutex mutex_;
+};
+
+}  // namespace tpu::runtime

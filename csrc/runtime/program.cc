@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/program.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/device.h"
+#include "runtime/disk_cache.h"
+#include "runtime/metrics.h"
+
+namespace tpu::runtime {
+namespace {
+
+struct Entry {
+  std::mutex mutex;                    // held while compiling: the second comer waits
+  std::unique_ptr<Program> program;
+};
+
+struct KeyHash {
+  size_t operator()(const Hash128& key) const { return static_cast<size_t>(key.lo()); }
+};
+
+Entry& entry_of(const Hash128& key) {
+  static auto* mutex = new std::mutex;
+  static auto* entries = new std::unordered_map<Hash128, std::unique_ptr<Entry>, KeyHash>;
+  std::lock_guard lock(*mutex);
+  auto& slot = (*entries)[key];
+  if (!slot) slot = std::make_unique<Entry>();
+  return *slot;
+}
+
+void dump(const std::string& mlir, std::string_view name, const Hash128& key) {
+  const std::string folder = env::get_string("TORCH_TPU_DUMP");
+  if (folder.empty()) return;
+  static std::atomic<int> number{0};
+  std::string file(name);
+  for (char& c : file) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  char prefix[16];
+  std::snprintf(prefix, sizeof prefix, "%05d_", number++);
+  std::ofstream(folder + "/" + prefix + file + "_" + key.hex().substr(0, 8) + ".mlir") << mlir;
+}
+
+pjrt::Executable load_from_disk(const Hash128& key, const std::string& options) {
+  const auto serialized = disk_cache::load(key);
+  if (!serialized) return {};
+  try {
+    pjrt::Executable executable = Runtime::get().client().deserialize(*serialized, options);
+    metrics::count_disk_hit();
+    return executable;
+  } catch (const Error& error) {
+    TPU_LOG(1, "cached program ", key.hex(), " is unusable and dropped: ", error.what());
+    disk_cache::discard(key);
+    return {};
+  }
+}
+
+}  // namespace
+
+Program& find_program(const std::string& mlir, std::string_view name) {
+  Runtime& runtime = Runtime::get();
+  static const auto& options = *new std::string(pjrt::serialize(pjrt::CompileOptions{}));
+  Hash128 key;
+  key.add(runtime.identity());
+  key.add(options);
+  key.add(mlir);
+  Entry& entry = entry_of(key);
+  std::lock_guard lock(entry.mutex);
+  if (entry.program) return *entry.program;
+
+  dump(mlir, name, key);
+  pjrt::Executable executable = load_from_disk(key, options);
+  if (!executable) {
+    const auto start = std::chrono::steady_clock::now();
+    executable = runtime.client().compile(mlir, options);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    metrics::count_compile(took.count());
+    TPU_LOG(1, "compiled ", name, " in ", static_cast<int64_t>(took.count() * 1e3), " ms");
+    disk_cache::store(key, executable.serialize());
+  }
+  auto program = std::make_unique<Program>();
+  program->key = key;
+  program->name = std::string(name);
+  program->temporary_bytes = executable.memory().temporaries;
+  program->executable = std::move(executable);
+  entry.program = std::move(program);
+  return *entry.program;
+}
+
+}  // namespace tpu::runtime

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/hash.h"
+#include "pjrt/executable.h"
+
+namespace tpu::runtime {
+
+// A compiled module. Shared by all plans that print the same text.
+struct Program {
+  Hash128 key;
+  std::string name;
+  pjrt::Executable executable;
+  int64_t temporary_bytes = 0;
+};
+
+// Finds the program of `mlir` in memory, then on disk, else compiles it and stores it. Two threads
+// that want the same program compile it once. Lives for the process. Throws tpu::Error.
+Program& find_program(const std::string& mlir, std::string_view name);
+
+}  // namespace tpu::runtime

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+#include "hlo/type.h"
+#include "pjrt/buffer.h"
+
+namespace tpu::runtime {
+
+// The one shared copy of an equal type: compare by address. Lives for the process. Thread-safe.
+const hlo::Type* intern(const hlo::Type& type);
+
+// What a storage held at one moment: immutable once its buffer is there. Shared by slots, by
+// launches in flight and by deferred graphs; the last owner frees the device memory.
+class DeviceValue {
+ public:
+  DeviceValue(const hlo::Type* type, int device) : type_(type), device_(device) {}
+  // Takes over `buffer` and counts its bytes in the memory statistics.
+  DeviceValue(const hlo::Type* type, int device, pjrt::Buffer buffer);
+  ~DeviceValue();
+  DeviceValue(const DeviceValue&) = delete;
+  DeviceValue& operator=(const DeviceValue&) = delete;
+
+  const hlo::Type* type() const { return type_; }
+  int device() const { return device_; }
+  bool ready_to_use() const { return static_cast<bool>(buffer_.handle()); }
+  pjrt::Buffer& buffer() { return buffer_; }
+  void fill(pjrt::Buffer buffer);   // of a value that had none
+
+  void retain() { owners_.fetch_add(1, std::memory_order_relaxed); }
+  void release() {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  int owners() const { return owners_.load(std::memory_order_acquire); }
+
+ private:
+  const hlo::Type* type_;
+  int device_;
+  std::atomic<int> owners_{0};
+  int64_t counted_ = 0;
+  pjrt::Buffer buffer_;
+};
+
+// Owning pointer to a DeviceValue.
+class ValueRef {
+ public:
+  ValueRef() = default;
+  explicit ValueRef(DeviceValue* value) : value_(value) { if (value_) value_->retain(); }
+  ValueRef(const ValueRef& other) : ValueRef(other.value_) {}
+  ValueRef(ValueRef&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
+  ValueRef& operator=(ValueRef other) noexcept { std::swap(value_, other.value_); return *this; }
+  ~ValueRef() { if (value_) value_->release(); }
+  DeviceValue* get() const { return value_; }
+  DeviceValue* operator->() const { return value_; }
+  explicit operator bool() const { return value_ != nullptr; }
+
+ private:
+  DeviceValue* value_ = nullptr;
+};
+
+}  // namespace tpu::runtime

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point that PyTorch calls at the end of `import torch`."""
+
+import importlib.util
+import os
+import sys
+import threading
+from pathlib import Path
+
+_lock = threading.RLock()
+_loaded = False
+
+
+def _package_file(package: str, names: tuple[str, ...]) -> str:
+    """Path of the first file of an installed package that exists, without importing it; else ""."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return ""
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for name in names:
+            path = Path(folder) / name
+            if path.is_file():
+                return str(path)
+    return ""
+
+
+def load() -> None:
+    """Makes `tpu` a device of PyTorch. Idempotent, prints nothing, opens no device."""
+    global _loaded
+    with _lock:
+        if _loaded:
+            return
+        _loaded = True  # first: the imports below come back here
+        try:
+            _load()
+        except BaseException:
+            _loaded = False
+            raise
+
+
+def _load() -> None:
+    # XLA logs machine features at each program it loads from disk; its errors reach us as exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    import torch
+
+    from torch_tpu import _C
+
+    _C.set_bundled_plugin(_package_file("fastatomstruct_xla_cpu", ("libpjrt_cpu.so",)))
+    _C.set_libtpu_path(_package_file("libtpu", ("libtpu.so",)))
+
+    torch.utils.rename_privateuse1_backend("tpu")
+    from torch_tpu import backends, tpu
+
+    if getattr(torch, "tpu", None) is not tpu:
+        torch._register_device_module("tpu", tpu)
+    # `import torch.tpu.amp` must find this module, not load a second copy of it.
+    for name in ("amp", "memory", "random", "streams"):
+        sys.modules[f"torch.tpu.{name}"] = sys.modules[f"torch_tpu.tpu.{name}"]
+    torch.backends.tpu = backends
+    sys.modules["torch.backends.tpu"] = backends
+    if not hasattr(torch.Tensor, "tpu"):
+        torch.utils.generate_methods_for_privateuse1_backend(
+            for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+        )
+    # PyTorch 2.13 would make new Parameters in Module.to("tpu"): tied weights would split, and an
+    # optimizer built before would update the old ones.
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    _C._register()

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds the extension into src/torch_tpu, for work on the project: PYTHONPATH=src then uses it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+# Absolute, but not resolved: a virtual environment's python is a link.
+python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python")
+build=build/inplace
+if [ ! -f "$build/build.ninja" ]; then
+  cmake -S . -B "$build" -G Ninja -DPython_EXECUTABLE="$python" ${CMAKE_FLAGS:-} >/dev/null
+fi
+cmake --build "$build" "$@"
+cp "$build"/_C.*.so src/torch_tpu/
+# What pip would write, so that `import torch` finds the device through its entry point.
+info=src/torch_tpu-0.dist-info
+mkdir -p "$info"
+printf 'Metadata-Version: 2.1\nName: torch-tpu\nVersion: 0\n' > "$info/METADATA"
+printf '[torch.backends]\ntorch_tpu = torch_tpu._loader:load\n' > "$info/entry_points.txt"
