@@ -10,6 +10,7 @@
 #include "aten/storage.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "lowering/promote.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
@@ -404,7 +405,7 @@ class PlanBuilder {
     spec.tensor = tensor;
     const lowering::View view = view_of(arg);
     if (v.dims() != view.sizes) internal("writes " + to_string(v.type()) + " into a tensor of " + to_string(Type{view.dtype, view.sizes}));
-    v = hlo::convert(v, view.dtype);
+    v = lowering::cast(v, view.dtype);
     // Two tensors written by one call may share a storage: the second builds on the first.
     for (auto& [slot, value] : written_) {
       if (slot != arg.slot) continue;

@@ -20,7 +20,9 @@ class Numbering {
   static constexpr int kDead = -1;
   static constexpr int kLive = -2;
   int at(const Node& node) const { return slots(node.parent)[static_cast<size_t>(node.id)]; }
-  const std::vector<int>& slots(const Region* region) const { return region == body_ ? of_body_ : of_nested_.at(region); }
+  const std::vector<int>& slots(const Region* region) const {
+    return region == body_ ? of_body_ : of_nested_.at(region);
+  }
   std::vector<int>& slots(const Region* region) { return region == body_ ? of_body_ : of_nested_.at(region); }
   void mark(const Region& region);
   void number_nodes(const Region& region);

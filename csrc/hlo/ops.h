@@ -235,11 +235,11 @@ Value is_neg_inf(Value x);                  // -> PRED
 Value is_pos_inf(Value x);                  // -> PRED
 Value lgamma(Value x);
 Value next_after(Value x, Value y);
-Value polygamma(Value n, Value x);          // f32, f64
+Value polygamma(Value n, Value x);
 Value sinh(Value x);                        // complex
 Value square(Value x);                      // complex
 struct TopK { Value values, indices; };
 TopK top_k(Value x, int64_t k);             // largest along the last dimension, sorted; indices S32; integer, float
-Value zeta(Value x, Value q);               // f32, f64
+Value zeta(Value x, Value q);
 
 }  // namespace tpu::hlo

@@ -64,6 +64,7 @@ def _load() -> None:
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
+    torch.set_autocast_dtype("tpu", torch.bfloat16)  # PyTorch's default for a new device is float16
     # PyTorch 2.13 would make new Parameters in Module.to("tpu"): tied weights would split, and an
     # optimizer built before would update the old ones.
     torch.__future__.set_swap_module_params_on_conversion(True)

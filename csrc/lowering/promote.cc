@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering/promote.h"
+
+#include <algorithm>
+
+namespace tpu::lowering {
+namespace {
+
+// Bool < integer < float < complex.
+int category(DType t) {
+  if (is_complex(t)) return 3;
+  if (is_floating(t)) return 2;
+  return t == PRED ? 0 : 1;
+}
+
+DType signed_of_width(int bytes) { return bytes == 1 ? S8 : bytes == 2 ? S16 : bytes == 4 ? S32 : S64; }
+
+
+}  // namespace
+
+DType promote_types(DType a, DType b) {
+  if (a == b) return a;
+  const int ca = category(a), cb = category(b);
+  if (ca < cb) return promote_types(b, a);
+  if (ca == 3) {
+    const bool wide = a == C128 || b == C128 || b == F64;
+    return wide ? C128 : C64;
+  }
+  if (ca == 2) {
+    if (cb < 2) return a;
+    if (a == F64 || b == F64) return F64;
+    if (a == F32 || b == F32) return F32;
+    const bool f8a = byte_size(a) == 1, f8b = byte_size(b) == 1;
+    TPU_CHECK(!(f8a || f8b), "Promotion for Float8 Types is not supported, attempted to promote ", short_name(a), " and ",
+              short_name(b));
+    return F32;   // F16 with BF16
+  }
+  if (cb == 0) return a;
+  const bool sa = is_signed_integer(a), sb = is_signed_integer(b);
+  const int wa = byte_size(a), wb = byte_size(b);
+  if (sa == sb) return wa >= wb ? a : b;
+  const int unsigned_width = sa ? wb : wa, signed_width = sa ? wa : wb;
+  if (signed_width > unsigned_width) return signed_of_width(signed_width);
+  return signed_of_width(std::min(8, unsigned_width * 2));
+}
+
+DType common_dtype(const std::vector<Value>& operands) {
+  std::optional<DType> level[3];   // with dimensions, rank 0, Python numbers
+  for (Value v : operands) {
+    const size_t at = is_weak(v) ? 2 : v.rank() == 0 ? 1 : 0;
+    DType t = v.dtype();
+    if (at == 2) t = category(t) == 3 && t == C128 ? C64 : category(t) == 2 ? F32 : t;
+    level[at] = level[at] ? promote_types(*level[at], t) : t;
+  }
+  std::optional<DType> result;
+  for (const auto& t : level) {
+    if (!t) continue;
+    if (!result) {
+      result = t;
+    } else if (category(*t) > category(*result)) {
+      // A complex number beside a real tensor keeps the tensor's width.
+      result = category(*t) == 3 && category(*result) == 2 ? promote_types(*t, *result) : *t;
+      if (category(*t) == 3 && (result == C128) && t == C64 && !level[0]) result = C64;
+    }
+  }
+  TPU_INTERNAL(result.has_value(), "no operand to take a dtype from");
+  return *result;
+}
+
+DType compute_dtype(DType t) { return is_floating(t) && byte_size(t) <= 2 ? F32 : t; }
+
+Value accumulate(Value x) { return convert(x, compute_dtype(x.dtype())); }
+
+Value cast(Value x, DType t) {
+  if (x.dtype() == t) return x;
+  if (is_complex(x.dtype()) && !is_complex(t) && t != PRED) x = real(x);
+  if (is_floating(x.dtype()) && is_integer(t)) {
+    // XLA saturates; CPU PyTorch goes through a wide integer and wraps.
+    if (byte_size(t) < 8 && (byte_size(t) < 4 || !is_signed_integer(t))) return convert(convert(x, S64), t);
+  }
+  return convert(x, t);
+}
+
+DType int_to_float(DType t) { return t == PRED || is_integer(t) ? F32 : t; }
+
+}  // namespace tpu::lowering
