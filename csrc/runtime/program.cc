@@ -63,11 +63,18 @@ pjrt::Executable load_from_disk(const Hash128& key, const std::string& options) 
   }
 }
 
+std::string compile_options(bool cpu) {
+  pjrt::CompileOptions options;
+  // Without this the CPU plugin's maximum and minimum drop NaN.
+  if (cpu) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
+  return pjrt::serialize(options);
+}
+
 }  // namespace
 
 Program& find_program(const std::string& mlir, std::string_view name) {
   Runtime& runtime = Runtime::get();
-  static const auto& options = *new std::string(pjrt::serialize(pjrt::CompileOptions{}));
+  static const auto& options = *new std::string(compile_options(runtime.is_cpu()));
   Hash128 key;
   key.add(runtime.identity());
   key.add(options);
