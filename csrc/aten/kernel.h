@@ -11,10 +11,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "aten/captured.h"
 #include "lowering/op.h"
 #include "lowering/view.h"
 #include "runtime/plan.h"
@@ -24,6 +26,13 @@ namespace tpu::aten {
 
 // What a schema argument is, as far as parsing it goes.
 enum class Form : uint8_t { Tensor, TensorList, OptTensorList, Scalar, ScalarList, Other };
+
+Form form_of(const c10::Argument& arg);
+
+// The body of a captured operator did what a graph can't express.
+struct TraceFailed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 struct ArgSpec {
   lowering::Kind kind;
@@ -78,7 +87,8 @@ struct Call {
 class OpKernel final : public c10::OperatorKernel {
  public:
   // Throws tpu::Error naming file and line where the lowering and the schema disagree.
-  OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool functional_form);
+  // With a `body`, the operator is captured from PyTorch code instead of lowered.
+  OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool named, TensorBody body = {});
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
@@ -93,6 +103,7 @@ class OpKernel final : public c10::OperatorKernel {
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 
   const lowering::OpDef& def_;
+  TensorBody body_;
   std::string name_;                       // "aten::add.out"
   std::vector<ArgSpec> args_;
   std::vector<int> writes_;                // schema arguments that results are written to, in order
