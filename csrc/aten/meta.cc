@@ -11,8 +11,12 @@ at::Tensor to_meta(const at::Tensor& tensor, MetaResult& out) {
     out.arguments.emplace_back();
     return tensor;
   }
+  // A Python number stays one: meta kernels written in Python read its value.
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.device().is_cpu()) {
+    out.arguments.push_back(tensor);
+    return tensor;
+  }
   at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   out.arguments.push_back(meta);
   return meta;
 }
