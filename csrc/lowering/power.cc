@@ -28,6 +28,7 @@ Value power_of_number(Value x, const Literal& exponent) {
   if (t == PRED) return power_of(x, like(x, exponent));
   if (exponent.is_integer() && is_integer(t)) {
     const int64_t n = exponent.bits();
+    TPU_CHECK(n >= 0, "Integers to negative integer powers are not allowed.");
     if (n == 0) return like(x, 1);
     if (n == 1) return x;
     if (n == 2) return x * x;
