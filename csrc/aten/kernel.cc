@@ -47,6 +47,7 @@ bool fits(Kind kind, Form form, const std::string& type) {
     case Kind::Doubles: case Kind::OptDoubles: return base == "float[]";
     case Kind::Bools: return base == "bool[]";
     case Kind::DType: case Kind::OptDType: return base == "ScalarType" || base == "int";
+    case Kind::Number: return form == Form::Scalar;
     case Kind::Random: return base == "Generator";
   }
   return false;

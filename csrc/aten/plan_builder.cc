@@ -38,6 +38,13 @@ lowering::View view_of(const TensorArg& arg) {
   return view;
 }
 
+hlo::Literal literal(const c10::Scalar& s) {
+  if (s.isComplex()) return std::complex<double>(s.toComplexDouble());
+  if (s.isFloatingPoint()) return s.toDouble();
+  if (s.isBoolean()) return s.toBool();
+  return s.toLong();
+}
+
 bool is_wide(c10::ScalarType t) {
   return t == c10::ScalarType::Double || t == c10::ScalarType::ComplexDouble;
 }
@@ -322,6 +329,7 @@ class PlanBuilder {
       case Kind::Bools:
         for (bool b : value.toBoolList()) a.dims.push_back(b);
         break;
+      case Kind::Number: a.number = literal(value.toScalar()); break;
       case Kind::DType: case Kind::OptDType:
         a.i = static_cast<int64_t>(dtype_of(static_cast<c10::ScalarType>(value.toInt())));
         break;

@@ -32,6 +32,7 @@ using enum hlo::DType;
 //   Dim                   int, wrapped by the rank of the first Value
 //   Axes                  int[] or int?, wrapped and sorted; none or empty means all dimensions
 //   int64_t bool double string Dims DType, vector<bool>, vector<double>, optional<each>
+//   Literal               Scalar as a number of whatever kind: for operators with special cases
 //   Random                Generator?: the generator's key and counter as operands
 //   Unused                anything: layout, device, memory format, out-of-band flags
 
@@ -65,7 +66,7 @@ struct Unused {};
 
 enum class Kind : uint8_t {
   Value, OptValue, Values, OptValues, Scale, Dim, Axes, Int, OptInt, Bool, OptBool, Double, OptDouble,
-  Str, OptStr, Dims, OptDims, Doubles, OptDoubles, Bools, DType, OptDType, Random, Unused,
+  Str, OptStr, Dims, OptDims, Doubles, OptDoubles, Bools, DType, OptDType, Number, Random, Unused,
 };
 const char* kind_name(Kind kind);
 
@@ -77,6 +78,7 @@ struct Argument {
   double d = 0;
   Dims dims;                                    // Dims, Bools
   std::vector<double> doubles;
+  Literal number = 0;                           // Number
   std::string s;
   bool zero = false, one = false;               // Scale
 };
@@ -167,6 +169,7 @@ TPU_KIND(std::optional<std::vector<double>>, OptDoubles, if (!a.given) return st
 TPU_KIND(std::vector<bool>, Bools, return std::vector<bool>(a.dims.begin(), a.dims.end()))
 TPU_KIND(DType, DType, return static_cast<DType>(a.i))
 TPU_KIND(std::optional<DType>, OptDType, if (!a.given) return std::nullopt; return static_cast<DType>(a.i))
+TPU_KIND(Literal, Number, return a.number)
 TPU_KIND(Random, Random, return {a.values.at(0), a.values.at(1)})
 TPU_KIND(Unused, Unused, return {})
 #undef TPU_KIND
