@@ -22,15 +22,15 @@ Value numbers(Value x) { return is_floating(x.dtype()) ? where(is_nan(x), 0, x) 
 
 // ---- Sums and products -------------------------------------------------------------------------
 
-TPU_LOWER("sum", [](Value x, Unused) { return finish(sum(operand(x), all_dims(x))); });
-TPU_LOWER("sum.dim_IntList", [](Value x, Axes dims, bool keep_dims, Unused) {
+TPU_LOWER("sum", [](Value x, std::optional<DType>) { return finish(sum(operand(x), all_dims(x))); });
+TPU_LOWER("sum.dim_IntList", [](Value x, Axes dims, bool keep_dims, std::optional<DType>) {
   return finish(sum(operand(x), dims, keep_dims));
 });
-TPU_LOWER("nansum", [](Value x, Axes dims, bool keep_dims, Unused) {
+TPU_LOWER("nansum", [](Value x, Axes dims, bool keep_dims, std::optional<DType>) {
   return finish(sum(numbers(operand(x)), dims, keep_dims));
 });
-TPU_LOWER("prod", [](Value x, Unused) { return finish(prod(operand(x), all_dims(x))); });
-TPU_LOWER("prod.dim_int", [](Value x, Dim dim, bool keep_dims, Unused) {
+TPU_LOWER("prod", [](Value x, std::optional<DType>) { return finish(prod(operand(x), all_dims(x))); });
+TPU_LOWER("prod.dim_int", [](Value x, Dim dim, bool keep_dims, std::optional<DType>) {
   return finish(prod(operand(x), along(x, dim), keep_dims));
 });
 
@@ -38,8 +38,8 @@ static Value mean(Value x, const hlo::Axes& dims, bool keep_dims) {
   const auto n = static_cast<double>(count(x, dims));
   return finish(sum(operand(x), dims, keep_dims) / n);
 }
-TPU_LOWER("mean", [](Value x, Unused) { return mean(x, all_dims(x), false); });
-TPU_LOWER("mean.dim", [](Value x, Axes dims, bool keep_dims, Unused) { return mean(x, dims, keep_dims); });
+TPU_LOWER("mean", [](Value x, std::optional<DType>) { return mean(x, all_dims(x), false); });
+TPU_LOWER("mean.dim", [](Value x, Axes dims, bool keep_dims, std::optional<DType>) { return mean(x, dims, keep_dims); });
 
 TPU_LOWER("count_nonzero", [](Value x, std::optional<int64_t> dim) {
   return sum(convert(convert(x, PRED), S64), dim && x.rank() > 0 ? hlo::Axes(*dim) : hlo::Axes(all_dims(x)));

@@ -65,17 +65,17 @@ static Value norm(Value x, std::optional<double> p, const hlo::Axes& dims, bool 
   return convert(vector_norm(real_cast(x, result_type().dtype), p.value_or(2), dims, keep_dims), result_type().dtype);
 }
 
-TPU_LOWER("linalg_vector_norm", [](Value x, double p, Axes dims, bool keep_dims, Unused) {
+TPU_LOWER("linalg_vector_norm", [](Value x, double p, Axes dims, bool keep_dims, std::optional<DType>) {
   return norm(x, p, dims, keep_dims);
 });
 TPU_LOWER("norm.Scalar", [](Value x, double p) { return norm(x, p, all_dims(x), false); });
 TPU_LOWER("norm.ScalarOpt_dim", [](Value x, std::optional<double> p, Axes dims, bool keep_dims) {
   return norm(x, p, dims, keep_dims);
 });
-TPU_LOWER("norm.ScalarOpt_dim_dtype", [](Value x, std::optional<double> p, Axes dims, bool keep_dims, Unused) {
+TPU_LOWER("norm.ScalarOpt_dim_dtype", [](Value x, std::optional<double> p, Axes dims, bool keep_dims, std::optional<DType>) {
   return norm(x, p, dims, keep_dims);
 });
-TPU_LOWER("norm.ScalarOpt_dtype", [](Value x, std::optional<double> p, Unused) {
+TPU_LOWER("norm.ScalarOpt_dtype", [](Value x, std::optional<double> p, std::optional<DType>) {
   return norm(x, p, all_dims(x), false);
 });
 

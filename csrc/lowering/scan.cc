@@ -13,7 +13,7 @@ Value scan(Value x, Dim dim, Scan kind) {
 
 }  // namespace
 
-TPU_LOWER("cumsum", [](Value x, Dim dim, Unused) { return scan(x, dim, Scan::Sum); });
-TPU_LOWER("cumprod", [](Value x, Dim dim, Unused) { return scan(x, dim, Scan::Product); });
+TPU_LOWER("cumsum", [](Value x, Dim dim, std::optional<DType>) { return scan(x, dim, Scan::Sum); });
+TPU_LOWER("cumprod", [](Value x, Dim dim, std::optional<DType>) { return scan(x, dim, Scan::Product); });
 
 }  // namespace tpu::lowering

@@ -28,13 +28,13 @@ TPU_LOWER("_log_softmax", [](Value x, Dim dim, bool /*half_to_float*/) {
 });
 
 // dx = y (dy - sum_j y_j dy_j)
-TPU_LOWER("_softmax_backward_data", [](Value dy, Value y, Dim dim, Unused) {
+TPU_LOWER("_softmax_backward_data", [](Value dy, Value y, Dim dim, DType) {
   Value p = accumulate(y), g = accumulate(dy);
   return finish(p * (g - sum(p * g, along(y, dim), keep)));
 });
 
 // dx = dy - e^y sum_j dy_j
-TPU_LOWER("_log_softmax_backward_data", [](Value dy, Value y, Dim dim, Unused) {
+TPU_LOWER("_log_softmax_backward_data", [](Value dy, Value y, Dim dim, DType) {
   Value g = accumulate(dy);
   return finish(g - exp(accumulate(y)) * sum(g, along(y, dim), keep));
 });
