@@ -103,6 +103,7 @@ class PlanBuilder {
       const size_t count = tensors_in(i);
       if (kernel_.args_[i].written) {
         for (size_t j = 0; j < count; ++j) out.push_back(meta_.arguments.at(flat + j));
+        if (count == 0 && kernel_.args_[i].form == Form::Tensor) out.emplace_back();   // None: nothing to write to
       }
       flat += count;
     }
@@ -498,8 +499,10 @@ class PlanBuilder {
       plan_->results.push_back(spec);
       return;
     }
-    if (meta.defined()) {
-      const Type expected{dtype_of(meta.scalar_type()), Dims(meta.sizes().begin(), meta.sizes().end())};
+    const Type expected =
+        meta.defined() ? Type{dtype_of(meta.scalar_type()), Dims(meta.sizes().begin(), meta.sizes().end())} : v.type();
+    const bool loose = kernel_.def_.options.loose_meta && v.type() != expected;
+    if (meta.defined() && !loose) {
       if (v.type() != expected) internal("gives " + to_string(v.type()) + ", PyTorch expects " + to_string(expected));
       spec.strides.assign(meta.strides().begin(), meta.strides().end());
     } else if (const size_t at = plan_->results.size(); at < captured_strides_.size()) {

@@ -122,6 +122,9 @@ struct Options {
   int random_per_element = 1;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
+  // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a
+  // result whose type differs from it stands as the graph gives it, contiguous.
+  bool loose_meta = false;
 };
 
 struct OpDef {
