@@ -68,6 +68,7 @@ class PlanBuilder {
     const std::vector<Argument> body_args = make_arguments();
     Values results = kernel_.def_.body(body_args);
     place_results(results);
+    place_checks();
     finish();
     return std::move(plan_);
   }
@@ -432,6 +433,15 @@ class PlanBuilder {
       if (slot == arg.slot && base.type() == v.type()) alias_.emplace_back(base, spec.program_result);
     }
     plan_->results.push_back(spec);
+  }
+
+  // One more result, the last: an offender for each check.
+  void place_checks() {
+    if (info_.checks.empty()) return;
+    Values offenders;
+    for (const lowering::RuntimeCheck& check : info_.checks) offenders.push_back(hlo::reshape(check.offender, {1}));
+    add_result(hlo::concat(offenders, 0));
+    plan_->checks = std::move(info_.checks);
   }
 
   int add_result(Value v) {

@@ -20,12 +20,11 @@
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/kernel.h"
+#include "aten/sized.h"
 #include "aten/storage.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
-
-void register_sized(torch::Library& library);   // sized.cc
 
 namespace {
 
@@ -172,6 +171,7 @@ at::Tensor& copy_own(at::Tensor& self, const at::Tensor&) { return self; }
 void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
+  define_sized(*library);
   (void)copy_own;
 }
 
