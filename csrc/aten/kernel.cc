@@ -7,6 +7,7 @@
 #include "aten/error.h"
 #include "aten/generator.h"
 #include "aten/plan_builder.h"
+#include "aten/sized.h"
 #include "aten/storage.h"
 #include "base/hash.h"
 #include "runtime/capture.h"
@@ -30,8 +31,9 @@ bool fits(Kind kind, Form form, const std::string& type) {
   const std::string base = optional ? type.substr(0, type.size() - 1) : type;
   switch (kind) {
     case Kind::Unused: return true;
-    case Kind::Value: return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int";
-    case Kind::OptValue: return form == Form::Tensor || form == Form::Scalar || base == "float" || base == "int";
+    case Kind::Value: return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int" || base == "SymInt";
+    case Kind::OptValue:
+      return form == Form::Tensor || form == Form::Scalar || base == "float" || base == "int" || base == "SymInt";
     case Kind::Values: return form == Form::TensorList || form == Form::ScalarList;
     case Kind::OptValues: return form == Form::OptTensorList || form == Form::TensorList;
     case Kind::Scale: return form == Form::Scalar;
@@ -398,7 +400,17 @@ OpPlan* OpKernel::insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan
 }
 
 void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  guarded([&] { run(op, stack, 0); });
+  guarded([&] {
+    if (def_.options.mask_indices) [[unlikely]] return run_with_masks(op, stack);
+    run(op, stack, 0);
+  });
+}
+
+void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto n = static_cast<ptrdiff_t>(args_.size());
+  const std::optional<Narrowed> narrowed = expand_masks({&*(stack->end() - n), args_.size()}, writes_.empty());
+  run(op, stack, 0);
+  if (narrowed) stack->back() = narrow_result(stack->back().toTensor(), *narrowed);
 }
 
 void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
@@ -427,6 +439,7 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   }
   c10::SmallVector<runtime::ValueRef, 4> values;
   launch_plan(*plan, call, values);
+  if (!plan->checks.empty()) raise_for_offenders(*plan, call, values);
   deliver(*plan, call, values, stack);
 }
 
@@ -457,6 +470,20 @@ at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArr
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
+}
+
+void OpKernel::raise_for_offenders(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values) const {
+  std::vector<int64_t> offenders(plan.checks.size());
+  runtime::download(values.back(), offenders.data());
+  for (size_t i = 0; i < offenders.size(); ++i) {
+    if (offenders[i] == lowering::kNoOffender) continue;
+    // The launch may have consumed what was to be overwritten. As on the CPU, what was in range is written.
+    for (const ResultSpec& result : plan.results) {
+      if (result.to != ResultSpec::To::Write) continue;
+      call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
+    }
+    throw Error(plan.checks[i].kind, plan.checks[i].message(offenders[i]));
+  }
 }
 
 void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const {

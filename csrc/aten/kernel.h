@@ -59,6 +59,8 @@ struct OpPlan {
   // out= tensors whose size is wrong: position among the tensors and the size to take on.
   std::vector<std::pair<int, std::vector<int64_t>>> resizes;
   uint64_t random_count = 0;               // Philox counters that one call consumes
+  // What the last result of the program, an S64 each, is judged by.
+  std::vector<lowering::RuntimeCheck> checks;
 };
 
 // A tensor argument of one call.
@@ -100,6 +102,8 @@ class OpKernel final : public c10::OperatorKernel {
   void parse_static(const c10::IValue& value, lowering::Kind kind, Call& call) const;
   OpPlan* find(const Call& call, uint64_t hash);
   OpPlan* insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan);
+  void run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void raise_for_offenders(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values) const;
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 
   const lowering::OpDef& def_;

@@ -75,6 +75,7 @@ class PlanBuilder {
     lowering::CallScope scope(&info_);
     Values results = kernel_.body_ ? captured_results() : kernel_.def_.body(make_arguments());
     place_results(results);
+    place_checks();
     finish();
     return std::move(plan_);
   }
@@ -555,6 +556,15 @@ class PlanBuilder {
       if (slot == arg.slot && base.type() == v.type()) alias_.emplace_back(base, spec.program_result);
     }
     plan_->results.push_back(spec);
+  }
+
+  // One more result, the last: an offender for each check.
+  void place_checks() {
+    if (info_.checks.empty()) return;
+    Values offenders;
+    for (const lowering::RuntimeCheck& check : info_.checks) offenders.push_back(hlo::reshape(check.offender, {1}));
+    add_result(hlo::concat(offenders, 0));
+    plan_->checks = std::move(info_.checks);
   }
 
   int add_result(Value v) {

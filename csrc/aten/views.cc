@@ -20,12 +20,11 @@
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/kernel.h"
+#include "aten/sized.h"
 #include "aten/storage.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
-
-void register_sized(torch::Library& library);   // sized.cc
 
 namespace {
 
@@ -171,6 +170,7 @@ void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
   library->def("compiled(Tensor(a!)[] inputs) -> Tensor[]");
+  define_sized(*library);
 }
 
 void register_views() {

@@ -85,11 +85,21 @@ struct Argument {
 
 // ---- What a body may ask about the call it is lowering -----------------------------------------
 
+// What a call must not meet at run time: the program gives the offending number, which the kernel
+// reads after the launch and raises for.
+struct RuntimeCheck {
+  Value offender;                               // rank-0 S64; kNoOffender if there is none
+  ErrorKind kind;
+  std::function<std::string(int64_t)> message;  // from the offender
+};
+inline constexpr int64_t kNoOffender = INT64_MIN;
+
 struct CallInfo {
   Graph* graph = nullptr;
   std::vector<std::optional<Type>> results;     // from PyTorch's meta kernel; empty if it has none
   std::vector<Value> weak;                      // Scalars and wrapped numbers
   bool target_is_cpu = true;
+  std::vector<RuntimeCheck> checks = {};
 };
 const CallInfo& call();                         // of the innermost call being built on this thread
 inline Graph& graph() { return *call().graph; }
@@ -97,6 +107,14 @@ inline Graph& graph() { return *call().graph; }
 const Type& result_type(size_t i = 0);
 // Whether `v` is a Python number or a wrapped number: it yields to tensors in type promotion.
 bool is_weak(Value v);
+
+// Whether values may be judged at run time: reading them must cost next to nothing, which holds for
+// the CPU plugin alone. A TPU clamps indices instead, as XLA defines.
+bool checks_values();
+// The call raises `kind` with message(v) if `values` (integers) holds a v outside of low <= v < high.
+void check_range(Value values, int64_t low, int64_t high, ErrorKind kind, std::function<std::string(int64_t)> message);
+// The call raises if `bad` (rank-0 PRED) is true.
+void check_not(Value bad, ErrorKind kind, std::string message);
 
 class CallScope {
  public:
@@ -125,6 +143,8 @@ struct Options {
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a
   // result whose type differs from it stands as the graph gives it, contiguous.
   bool loose_meta = false;
+  // Argument 1 is a list of indices for argument 0; bool and uint8 masks in it become positions first.
+  bool mask_indices = false;
 };
 
 struct OpDef {
