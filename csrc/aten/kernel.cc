@@ -368,10 +368,18 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
             call.key.push_back(kHostScalar | kind);
             call.scalars.push_back(s);
           }
+          if (def_.options.check) call.numbers.push_back(s.kind == Scalar::Kind::Float ? hlo::Literal(s.re) : hlo::Literal(s.i));
         } else {
           parse_static(value, spec.kind, call);
         }
     }
+  }
+  if (def_.options.default_generator) {
+    call.random = static_cast<int>(call.scalars.size());
+    call.scalars.resize(call.scalars.size() + 2, {Scalar::Kind::Uint, 0, 0, 0});
+  }
+  if (def_.options.check) {
+    def_.options.check(dtype_of(call.tensors.empty() ? c10::ScalarType::Float : call.tensors[0].tensor->scalar_type()), call.numbers);
   }
 }
 
@@ -399,7 +407,26 @@ OpPlan* OpKernel::insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan
   return raw;
 }
 
+// Whether the lists among the arguments hold tensors of several devices.
+bool OpKernel::mixes_devices(const torch::jit::Stack& stack) const {
+  std::optional<c10::Device> device;
+  for (size_t i = 0; i < args_.size(); ++i) {
+    const c10::IValue& value = stack[stack.size() - args_.size() + i];
+    if (args_[i].form != Form::TensorList || !value.isTensorList()) continue;
+    for (const c10::IValue& t : value.toListRef()) {
+      const c10::Device here = t.toTensor().device();
+      if (here != device.value_or(here)) return true;
+      device = here;
+    }
+  }
+  return device && device->type() != c10::DeviceType::PrivateUse1;
+}
+
 void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  if (def_.options.lists && mixes_devices(*stack)) [[unlikely]] {
+    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+    return;
+  }
   guarded([&] {
     if (def_.options.mask_indices) [[unlikely]] return run_with_masks(op, stack);
     run(op, stack, 0);

@@ -82,6 +82,7 @@ struct Call {
   c10::SmallVector<uint64_t, 64> key;
   int random = -1;                         // position of seed and offset among the scalars
   std::optional<at::Generator> generator;
+  std::vector<hlo::Literal> numbers;       // for Options.check
   std::deque<at::Tensor> uploaded;         // keeps CPU tensors moved to the device alive
 };
 
@@ -95,6 +96,7 @@ class OpKernel final : public c10::OperatorKernel {
 
  private:
   friend class PlanBuilder;
+  bool mixes_devices(const torch::jit::Stack& stack) const;
   void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
   void parse(torch::jit::Stack* stack, Call& call) const;
   void find_device(torch::jit::Stack* stack, Call& call) const;

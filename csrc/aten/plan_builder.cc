@@ -289,6 +289,9 @@ class PlanBuilder {
       }
       if (!spec.hidden) out.push_back(std::move(a));
     }
+    if (kernel_.def_.options.default_generator) {
+      info_.random = {scalar_param(scalar, DType::U64), scalar_param(scalar + 1, DType::U64)};
+    }
     return out;
   }
 
@@ -602,11 +605,7 @@ class PlanBuilder {
       }
     }
     TPU_LOG(3, plan.name, "\n", hlo::print_short(graph()));
-    if (const auto& options = kernel_.def_.options; call_.random >= 0 && !kernel_.body_) {
-      int64_t elements = 0;
-      for (const Type* t : plan.results) elements = std::max(elements, t->numel());
-      plan_->random_count = static_cast<uint64_t>((elements * options.random_per_element + 3) / 4 + 1);
-    }
+    if (!kernel_.body_) plan_->random_count = info_.random_count;
   }
 
   const OpKernel& kernel_;

@@ -98,6 +98,8 @@ struct CallInfo {
   Graph* graph = nullptr;
   std::vector<std::optional<Type>> results;     // from PyTorch's meta kernel; empty if it has none
   std::vector<Value> weak;                      // Scalars and wrapped numbers
+  Random random;                                // of Options.default_generator
+  mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
   bool target_is_cpu = true;
   std::vector<RuntimeCheck> checks = {};
 };
@@ -136,8 +138,14 @@ struct Options {
   bool host_tensors = false;
   // Arguments that results beyond the schema's returns are written to, e.g. running statistics.
   std::vector<int> writes = {};
-  // Philox counters that a random operator consumes per result element, rounded up to 4.
-  int random_per_element = 1;
+  // A random operator without a Generator argument: call().random has the default generator's state.
+  bool default_generator = false;
+  // Run at every call, with the first tensor's dtype and the numbers given for Value parameters:
+  // throws for those that PyTorch refuses, which a plan's key does not tell apart.
+  void (*check)(hlo::DType dtype, const std::vector<Literal>& numbers) = nullptr;
+  // An operator on lists. Where their tensors are not all on one device, PyTorch's own composite
+  // kernel takes over, tensor by tensor.
+  bool lists = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a
