@@ -20,12 +20,11 @@
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/kernel.h"
+#include "aten/sized.h"
 #include "aten/storage.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
-
-void register_sized(torch::Library& library);   // sized.cc
 
 namespace {
 
@@ -165,14 +164,13 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return host.item();
 }
 
-at::Tensor& copy_own(at::Tensor& self, const at::Tensor&) { return self; }
-
 }  // namespace
 
 void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
-  (void)copy_own;
+  library->def("compiled(Tensor(a!)[] inputs) -> Tensor[]");
+  define_sized(*library);
   // These two read and write such views themselves; the fallback would clone, so call them again.
   for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     for (const char* name : {"tpu::copy_", "aten::_copy_from"}) {
