@@ -171,6 +171,15 @@ void define_own_operators() {
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
   library->def("compiled(Tensor(a!)[] inputs) -> Tensor[]");
   define_sized(*library);
+  // These two read and write such views themselves; the fallback would clone, so call them again.
+  for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    for (const char* name : {"tpu::copy_", "aten::_copy_from"}) {
+      const std::string_view full = name;
+      const size_t colons = full.find("::");
+      auto* falls = new torch::Library(torch::Library::IMPL, std::string(full.substr(0, colons)), key, __FILE__, __LINE__);
+      falls->impl(name + colons + 2, torch::CppFunction::makeFallthrough());
+    }
+  }
 }
 
 void register_views() {

@@ -3,6 +3,7 @@
 #include "lowering/pointwise.h"
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace tpu::lowering {
@@ -70,8 +71,42 @@ Value log10(Value x) { return log(x) * std::numbers::log10e; }
 Value reciprocal_of(Value x) { return 1 / x; }
 Value sigmoid(Value x) { return is_complex(x.dtype()) ? 1 / (1 + exp(-x)) : logistic(x); }
 
+// sin(pi x) / (pi x), 1 at 0
+Value sinc(Value x) {
+  Value y = x * std::numbers::pi;
+  return where(eq(x, 0), like(x, 1), sin(y) / y);
+}
+
+// The sign bit: of -0 and of negative NaN too.
+Value sign_bit(Value x) {
+  const DType t = x.dtype();
+  if (!is_floating(t)) return is_signed_integer(t) ? lt(x, 0) : full(x.graph(), {PRED, x.dims()}, false);
+  static constexpr DType kBits[] = {S8, S8, S16, S32, S32, S32, S32, S32, S64};
+  return lt(bitcast_convert(x, kBits[byte_size(t)]), 0);
+}
+
+Value is_infinity(Value x) {
+  const DType t = x.dtype();
+  if (is_complex(t)) return is_inf(real(x)) | is_inf(imag(x));
+  return is_floating(t) ? is_inf(x) : full(x.graph(), {PRED, x.dims()}, false);
+}
+template <bool positive>
+Value is_signed_infinity(Value x) {
+  if (!is_floating(x.dtype())) return full(x.graph(), {PRED, x.dims()}, false);
+  return eq(x, positive ? HUGE_VAL : -HUGE_VAL);
+}
+
 Value is_nan_of(Value x) {
   return is_floating(x.dtype()) || is_complex(x.dtype()) ? is_nan(x) : full(x.graph(), {PRED, x.dims()}, false);
+}
+
+double largest_finite(DType t) {
+  switch (t) {
+    case F16: return 65504.0;
+    case BF16: return 0x1.FEp127;
+    case F64: return std::numeric_limits<double>::max();
+    default: return std::numeric_limits<float>::max();
+  }
 }
 
 }  // namespace
@@ -86,7 +121,11 @@ TPU_LOWER_UNARY({
     {"trunc", Rule::Raw, of_floats<trunc>},
     {"round", Rule::Raw, of_floats<round_nearest_even>},
     {"frac", Rule::Same, fraction},
+    {"signbit", Rule::Test, sign_bit},
     {"isnan", Rule::Test, is_nan_of},
+    {"isinf", Rule::Test, is_infinity},
+    {"isposinf", Rule::Test, is_signed_infinity<true>},
+    {"isneginf", Rule::Test, is_signed_infinity<false>},
 
     {"exp", Rule::Float, exponential},
     {"exp2", Rule::Float, exp2},
@@ -100,6 +139,7 @@ TPU_LOWER_UNARY({
     {"reciprocal", Rule::Float, reciprocal_of},
     {"sigmoid", Rule::Float, sigmoid},
 
+    {"sinc", Rule::Float, sinc},
     {"sin", Rule::Float, sine},
     {"cos", Rule::Float, cosine},
     {"tan", Rule::Float, tan},
@@ -112,6 +152,32 @@ TPU_LOWER_UNARY({
     {"asinh", Rule::Float, asinh},
     {"acosh", Rule::Float, acosh},
     {"atanh", Rule::Float, atanh},
+});
+
+// round(x 10^d) / 10^d, with the halves to even
+TPU_LOWER("round.decimals", [](Value self, int64_t decimals) {
+  if (!is_floating(self.dtype())) return self;
+  return pointwise(Rule::Same, {self}, [&](const Values& v) {
+    const double ten = std::pow(10.0, static_cast<double>(std::abs(decimals)));
+    if (decimals == 0) return round_nearest_even(v[0]);
+    return decimals > 0 ? round_nearest_even(v[0] * ten) / ten : round_nearest_even(v[0] / ten) * ten;
+  });
+});
+
+// What replaces NaN, inf and -inf: 0 and the largest and smallest finite numbers unless said.
+TPU_LOWER("nan_to_num", [](Value self, std::optional<Value> nan, std::optional<Value> high, std::optional<Value> low) {
+  const DType t = self.dtype();
+  if (!is_floating(t) && !is_complex(t)) return self;
+  const auto replace = [&](Value x) {
+    const auto given = [&](std::optional<Value> v, double otherwise) {
+      return v ? broadcast_to(convert(*v, x.dtype()), x.dims()) : like(x, otherwise);
+    };
+    const double largest = largest_finite(x.dtype());
+    Value r = where(is_nan(x), given(nan, 0), x);
+    r = where(eq(x, HUGE_VAL), given(high, largest), r);
+    return where(eq(x, -HUGE_VAL), given(low, -largest), r);
+  };
+  return is_complex(t) ? complex(replace(real(self)), replace(imag(self))) : replace(self);
 });
 
 }  // namespace tpu::lowering

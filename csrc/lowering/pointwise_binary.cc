@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic of two and three operands.
+#include <cmath>
+#include <numbers>
+
 #include "lowering/pointwise.h"
 
 namespace tpu::lowering {
@@ -50,6 +53,71 @@ Value floored_quotient(Value a, Value b) {
   return where(eq(b, 0), quotient, where(ne(div, 0), whole, zero));
 }
 
+// x log y; 0 where x is 0, unless y is NaN
+template <Value (*logarithm)(Value)>
+Value x_log(Value x, Value y) {
+  return where(is_nan(y), y, where(eq(x, 0), zeros_like(x), x * logarithm(y)));
+}
+
+// log(e^x + e^y) from the larger; infinities of one sign stay as they are
+Value log_add_exp(Value x, Value y) {
+  if (is_complex(x.dtype())) {
+    Value swap = lt(real(x), real(y)), high = where(swap, y, x), low = where(swap, x, y);
+    return high + log1p(exp(low - high));
+  }
+  Value high = maximum(x, y);
+  return where(eq(abs(x), HUGE_VAL) & eq(x, y), x, high + log1p(exp(-abs(x - y))));
+}
+Value log_add_exp2(Value x, Value y) {
+  using std::numbers::log2e, std::numbers::ln2;
+  if (is_complex(x.dtype())) return log_add_exp(x * ln2, y * ln2) * log2e;
+  Value high = maximum(x, y);
+  return where(eq(abs(x), HUGE_VAL) & eq(x, y), x, high + log1p(exp(-abs(x - y) * ln2)) * log2e);
+}
+
+// sqrt(x^2 + y^2), scaled by the larger so that squares don't overflow
+Value hypotenuse(Value x, Value y) {
+  Value a = abs(x), b = abs(y), high = maximum(a, b), low = minimum(a, b), ratio = low / high;
+  Value r = where(eq(high, 0), high, high * sqrt(1 + ratio * ratio));
+  return where(eq(a, HUGE_VAL) | eq(b, HUGE_VAL), like(r, HUGE_VAL), r);
+}
+
+DType bits_of(DType t) { return byte_size(t) == 8 ? S64 : byte_size(t) == 4 ? S32 : S16; }
+
+// |x| with y's sign bit: of -0 and NaN too
+Value copy_sign(Value x, Value y) {
+  const DType t = x.dtype(), bits = bits_of(t);
+  return where(lt(bitcast_convert(y, bits), 0), -abs(x), abs(x));
+}
+
+Value heaviside(Value x, Value at_zero) {
+  auto [a, b] = broadcast_pair("heaviside", x, at_zero);
+  if (a.dtype() == PRED) return a | b;
+  return where(eq(a, 0), b, convert(gt(a, 0), a.dtype()));
+}
+
+// Euclid's algorithm on all elements until none is left.
+Value gcd(Value x, Value y) {
+  auto [a, b] = broadcast_pair("gcd", x, y);
+  if (is_signed_integer(a.dtype())) a = abs(a), b = abs(b);
+  return while_({a, b}, [](const Values& s) { return any(ne(s[1], 0), Axes(all_dims(s[1]))); }, [](const Values& s) {
+    Value done = eq(s[1], 0);
+    return Values{where(done, s[0], s[1]), where(done, s[1], s[0] % where(done, like(s[1], 1), s[1]))};
+  })[0];
+}
+
+Value lcm(Value x, Value y) {
+  auto [a, b] = broadcast_pair("lcm", x, y);
+  Value g = gcd(a, b), r = where(eq(g, 0), g, a / where(eq(g, 0), like(g, 1), g) * b);
+  return is_signed_integer(r.dtype()) ? abs(r) : r;
+}
+
+Value next_after_of(Value x, Value y) {
+  auto [a, b] = broadcast_pair("nextafter", x, y);
+  return next_after(a, b);
+}
+Value arc_tangent(Value y, Value x) { return atan2(y, x); }
+
 Value divide_by_mode(Value x, Value y, const std::optional<std::string>& mode) {
   if (!mode) return arithmetic(x, y, true, [](Value a, Value b) { return a / b; });
   TPU_CHECK(*mode == "trunc" || *mode == "floor",
@@ -85,6 +153,36 @@ TPU_LOWER({"remainder.Tensor", "remainder.Scalar_Tensor"},
 TPU_LOWER("fmod.Tensor", [](Value x, Value y) {
   return arithmetic(x, y, false, [](Value a, Value b) { return a % b; });
 }, {.host_scalars = true});
+
+TPU_LOWER_BINARY({
+    {{"atan2"}, Rule::Float, arc_tangent},
+    {{"copysign.Tensor"}, Rule::Float, copy_sign},
+    {{"gcd"}, Rule::Raw, gcd},
+    {{"heaviside"}, Rule::Raw, heaviside},
+    {{"hypot"}, Rule::Same, hypotenuse},
+    {{"lcm"}, Rule::Raw, lcm},
+    {{"logaddexp"}, Rule::Float, log_add_exp},
+    {{"logaddexp2"}, Rule::Float, log_add_exp2},
+    {{"nextafter"}, Rule::Raw, next_after_of},
+    {{"special_xlog1py"}, Rule::Float, x_log<log_plus_one>},
+    {{"xlogy.Tensor"}, Rule::Float, x_log<log>},
+});
+
+// x = mantissa 2^exponent, 0.5 <= |mantissa| < 1; zeros, infinities and NaN have exponent 0
+TPU_LOWER("frexp.Tensor", [](Value self) {
+  Value x = convert(self, self.dtype() == F64 ? F64 : F32);
+  const bool wide = x.dtype() == F64;
+  const DType bits = wide ? S64 : S32;
+  const int64_t width = wide ? 52 : 23, bias = wide ? 1022 : 126, field = wide ? 0x7FF : 0xFF;
+  const int64_t lift = wide ? 54 : 25;   // makes a subnormal number normal
+  Value small = lt(abs(x), wide ? 0x1p-1022 : 0x1p-126);
+  Value normal = where(small, x * std::ldexp(1.0, static_cast<int>(lift)), x), raw = bitcast_convert(normal, bits);
+  Value exponent = ((raw >> width) & field) - where(small, like(raw, bias + lift), like(raw, bias));
+  Value mantissa = bitcast_convert((raw & ~(field << width)) | (bias << width), x.dtype());
+  Value as_is = eq(x, 0) | !is_finite(x);
+  return std::tuple{convert(where(as_is, x, mantissa), self.dtype()),
+                    convert(where(as_is, zeros_like(exponent), exponent), S32)};
+});
 
 // self + value t1 t2,  self + value t1 / t2
 TPU_LOWER("addcmul", [](Value self, Value t1, Value t2, Scale value) {
