@@ -21,28 +21,28 @@ std::tuple<Value, Value> extreme_so_far(Value x, Dim dim, Scan kind) {
   return {best, convert(at, S64)};
 }
 
-// log(e^a + e^b) = max + log1p(e^(min - max)); of complex numbers by their real parts.
-Value log_add_exp(Value a, Value b) {
-  if (is_complex(a.dtype())) {
-    Value swap = lt(real(a), real(b));
-    Value high = select(swap, b, a), low = select(swap, a, b);
-    Value equal_infinite = eq(real(a), real(b)) & !is_finite(real(a));
-    return select(equal_infinite, high, high + log1p(exp(low - high)));
-  }
-  Value high = maximum(a, b), low = minimum(a, b);
-  Value infinite = eq(a, b) & !is_finite(a);   // inf - inf
-  return select(infinite, a, high + log1p(exp(low - high)));
+// The larger; of complex numbers the one with the larger real part.
+Value dominant(Value a, Value b) {
+  return is_complex(a.dtype()) ? where(lt(real(a), real(b)), b, a) : maximum(a, b);
 }
 
-// Doubling: after step s each element is the sum of the 2^s up to it.
+// e^(a - b), 1 where both are the same infinity.
+Value exp_difference(Value a, Value b) { return exp(where(eq(a, b), 0, a - b)); }
+
+// log sum e^x so far as m + log s, m the dominant x so far and s = sum e^(x - m): of all that only the last
+// sum rounds at the size of x. By doubling: after each step m and s cover twice as many.
 Value log_cumulative_sum_exp(Value x, int64_t dim) {
   const int64_t n = x.dim(dim);
+  Value m = x, s = like(x, 1);
   for (int64_t shift = 1; shift < n; shift *= 2) {
-    Value head = slice_dim(x, dim, 0, shift);
-    Value sums = log_add_exp(slice_dim(x, dim, shift, n), slice_dim(x, dim, 0, n - shift));
-    x = concat({head, sums}, dim);
+    const auto later = [&](Value v) { return slice_dim(v, dim, shift, n); };
+    const auto earlier = [&](Value v) { return slice_dim(v, dim, 0, n - shift); };
+    const auto joined = [&](Value v, Value tail) { return concat({slice_dim(v, dim, 0, shift), tail}, dim); };
+    Value high = dominant(later(m), earlier(m));
+    s = joined(s, later(s) * exp_difference(later(m), high) + earlier(s) * exp_difference(earlier(m), high));
+    m = joined(m, high);
   }
-  return x;
+  return m + log(s);
 }
 
 }  // namespace
