@@ -88,6 +88,7 @@ struct CallInfo {
   std::vector<std::optional<Type>> results;     // from PyTorch's meta kernel; empty if it has none
   std::vector<Value> weak;                      // Scalars and wrapped numbers
   bool target_is_cpu = true;
+  Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products
 };
 const CallInfo& call();                         // of the innermost call being built on this thread
 inline Graph& graph() { return *call().graph; }
@@ -118,6 +119,8 @@ struct Options {
   std::vector<int> writes = {};
   // Philox counters that a random operator consumes per result element, rounded up to 4.
   int random_per_element = 1;
+  // Multiplies matrices: torch.set_float32_matmul_precision is part of the key, call().precision has it.
+  bool products = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
 };
