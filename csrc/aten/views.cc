@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "aten/attention.h"
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/kernel.h"
@@ -172,6 +173,7 @@ at::Tensor& copy_own(at::Tensor& self, const at::Tensor&) { return self; }
 void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
+  define_attention(*library);
   (void)copy_own;
 }
 
@@ -194,6 +196,7 @@ void register_views() {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   register_copies(m);
   register_sized(m);
+  register_attention(m);
 }
 
 }  // namespace tpu::aten
