@@ -166,7 +166,7 @@ TPU_LOWER("addmv", [](Value self, Value a, Value x, Scale beta, Scale alpha) {
 TPU_LOWER("addr", [](Value self, Value x, Value y, Scale beta, Scale alpha) {
   const DType t = result_type().dtype, c = compute_dtype(t);
   for (auto [scale, name] : {std::pair{beta, "beta"}, {alpha, "alpha"}}) {
-    TPU_CHECK(is_floating(t) || is_complex(t) || !scale.value || !is_floating(scale.value.dtype()),
+    TPU_CHECK(is_floating(t) || is_complex(t) || scale.value.node() == nullptr || !is_floating(scale.value.dtype()),
               "For integral input tensors, argument ", name, " must not be a floating point number.");
   }
   Value outer = expand_dims(cast(x, c), 1) * expand_dims(cast(y, c), 0);
