@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/kernel.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorUtils.h>
 
 #include "aten/copy.h"
@@ -122,6 +123,20 @@ void push_bytes(Call& call, std::string_view bytes) {
 }
 
 uint64_t bits_of(double d) { return std::bit_cast<uint64_t>(d); }
+
+// torch.set_float32_matmul_precision. PyTorch refuses to tell when the settings of its own backends
+// contradict each other; they don't concern this device.
+hlo::Precision matmul_precision() {
+  try {
+    switch (at::globalContext().float32MatmulPrecision()) {
+      case at::Float32MatmulPrecision::MEDIUM: return hlo::Precision::DEFAULT;
+      case at::Float32MatmulPrecision::HIGH: return hlo::Precision::HIGH;
+      case at::Float32MatmulPrecision::HIGHEST: break;
+    }
+  } catch (const c10::Error&) {
+  }
+  return hlo::Precision::HIGHEST;
+}
 
 }  // namespace
 
@@ -330,6 +345,10 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
 
 void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
   find_device(stack, call);
+  if (def_.options.products) {
+    call.precision = matmul_precision();
+    call.key.push_back(static_cast<uint64_t>(call.precision));
+  }
   const size_t n = args_.size();
   static const at::Tensor undefined;
   if (body_) {

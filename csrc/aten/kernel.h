@@ -80,6 +80,7 @@ struct Call {
   c10::SmallVector<TensorArg, 8> tensors;
   c10::SmallVector<runtime::Scalar, 8> scalars;
   c10::SmallVector<uint64_t, 64> key;
+  hlo::Precision precision = hlo::Precision::HIGHEST;   // of float32 products
   int random = -1;                         // position of seed and offset among the scalars
   std::optional<at::Generator> generator;
   std::vector<hlo::Literal> numbers;       // for Options.check

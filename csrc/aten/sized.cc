@@ -6,6 +6,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/range.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
 
 #include <bit>
@@ -67,6 +69,93 @@ Tensor masked_select_of(const Tensor& x, const Tensor& mask) {
 Tensor& masked_select_out(const Tensor& x, const Tensor& mask, Tensor& out) {
   TORCH_CHECK(out.scalar_type() == x.scalar_type(), "masked_select(): self and result must have the same scalar type");
   return into(masked_select_of(x, mask), out, "masked_select");
+}
+
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+// Rows along dim, or the elements of the flattened x, without repeats.
+Three unique(const Tensor& x, std::optional<int64_t> dim, bool consecutive, bool inverse, bool counts) {
+  static const auto groups = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::unique_groups", "")
+                                 .typed<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, std::optional<int64_t>, bool)>();
+  static const auto values = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::unique_values", "")
+                                 .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>();
+  const auto none = [&] { return at::empty({0}, x.options().dtype(at::kLong)); };
+  const int64_t rows = dim ? x.size(*dim) : x.numel();
+  if (rows == 0 || x.numel() == 0) {
+    TORCH_CHECK(!dim || rows == 0, "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
+    Tensor out = dim ? at::empty(x.sizes(), x.options()) : at::empty({0}, x.options());
+    return {out, inverse ? at::empty(dim ? c10::IntArrayRef(rows) : x.sizes(), none().options()) : none(), none()};
+  }
+  auto [sorted, group, back, total] = groups.call(x, dim, consecutive);
+  const int64_t count = total.item().toLong();
+  auto [found, sizes] = values.call(sorted, group, dim, bucket(count));
+  return {narrow_result(found, {dim.value_or(0), count}), inverse ? back : none(), counts ? first(sizes, count) : none()};
+}
+
+Three unique2(const Tensor& x, bool, bool inverse, bool counts) {
+  return guarded([&] { return unique(x, std::nullopt, false, inverse, counts); });
+}
+
+std::tuple<Tensor, Tensor> unique1(const Tensor& x, bool, bool inverse) {
+  return guarded([&]() -> std::tuple<Tensor, Tensor> {
+    auto [values, back, counts] = unique(x, std::nullopt, false, inverse, false);
+    return {values, back};
+  });
+}
+
+Three unique_consecutive(const Tensor& x, bool inverse, bool counts, std::optional<int64_t> dim) {
+  return guarded([&] {
+    if (dim) return unique(x, c10::maybe_wrap_dim(*dim, x.dim()), true, true, true);
+    return unique(x, std::nullopt, true, inverse, counts);
+  });
+}
+
+Three unique_dim(const Tensor& x, int64_t dim, bool, bool, bool) {
+  return guarded([&] { return unique(x, c10::maybe_wrap_dim(dim, x.dim()), false, true, true); });
+}
+
+Three unique_dim_consecutive(const Tensor& x, int64_t dim, bool, bool) {
+  return guarded([&] { return unique(x, c10::maybe_wrap_dim(dim, x.dim()), true, true, true); });
+}
+
+// Two numbers read from the device at once.
+std::pair<int64_t, int64_t> read_pair(const char* name, const Tensor& x) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Tensor(const Tensor&)>();
+  const Tensor pair = op.call(x).cpu();
+  const auto* values = pair.const_data_ptr<int64_t>();
+  return {values[0], values[1]};
+}
+
+Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t minlength) {
+  return guarded([&] {
+    TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isIntegralType(x.scalar_type(), false), "\"bincount_cpu\" not implemented for '", x.scalar_type(), "'");
+    TORCH_CHECK(x.dim() == 1 || (x.dim() == 0 && x.numel() == 0), "bincount only supports 1-d non-negative integral inputs.");
+    const bool weighted = weights && weights->defined();
+    TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->numel() == x.numel()), "weights should be 1-d and have the same length as input");
+    if (x.numel() == 0) return at::zeros({minlength}, x.options().dtype(at::kLong));
+    const auto [low, high] = read_pair("tpu::bounds", x);
+    TORCH_CHECK(low >= 0, "bincount only supports 1-d non-negative integral inputs.");
+    const int64_t size = std::max(high + 1, minlength);
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::bincount_sized", "")
+                               .typed<Tensor(const Tensor&, const std::optional<Tensor>&, int64_t)>();
+    return first(op.call(x, weights, size == minlength ? size : bucket(size)), size);
+  });
+}
+
+Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_size) {
+  return guarded([&] {
+    const at::ScalarType dtype = repeats.scalar_type();
+    TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+    TORCH_CHECK_NOT_IMPLEMENTED(dtype == at::kLong || dtype == at::kInt, "\"repeat_interleave_cpu\" not implemented for '", dtype, "'");
+    if (repeats.numel() == 0) return at::empty({0}, repeats.options());
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::repeat_interleave_sized", "")
+                               .typed<Tensor(const Tensor&, int64_t)>();
+    if (output_size) return op.call(repeats, *output_size);
+    const auto [low, total] = read_pair("tpu::repeats_total", repeats);
+    TORCH_CHECK(low >= 0, "repeats can not be negative");
+    return first(op.call(repeats, bucket(total)), total);
+  });
 }
 
 // The sizes of arange and range depend on numbers that a lowering takes at run time.
@@ -168,11 +257,24 @@ void define_sized(torch::Library& library) {
   library.def("count_true(Tensor self) -> Tensor");
   library.def("nonzero_padded(Tensor self, int size) -> Tensor");
   library.def("mask_positions(Tensor mask, int size) -> Tensor[]");
+  library.def("unique_groups(Tensor self, int? dim, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)");
+  library.def("unique_values(Tensor rows, Tensor group, int? dim, int size) -> (Tensor, Tensor)");
+  library.def("bounds(Tensor self) -> Tensor");
+  library.def("bincount_sized(Tensor self, Tensor? weights, int size) -> Tensor");
+  library.def("repeat_interleave_sized(Tensor repeats, int size) -> Tensor");
+  library.def("repeats_total(Tensor repeats) -> Tensor");
   library.def("sequence_(Tensor(a!) self, Scalar start, Scalar step) -> Tensor(a!)");
   library.def("masked_select_padded(Tensor self, Tensor mask, int size) -> Tensor");
 }
 
 void register_sized(torch::Library& library) {
+  library.impl("_unique2", TORCH_FN(unique2));
+  library.impl("_unique", TORCH_FN(unique1));
+  library.impl("unique_consecutive", TORCH_FN(unique_consecutive));
+  library.impl("unique_dim", TORCH_FN(unique_dim));
+  library.impl("unique_dim_consecutive", TORCH_FN(unique_dim_consecutive));
+  library.impl("bincount", TORCH_FN(bincount));
+  library.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
   library.impl("arange.start_out", TORCH_FN(sequence<size_arange>));
   library.impl("range.out", TORCH_FN(sequence<size_range>));
   library.impl("nonzero", TORCH_FN(nonzero_of));

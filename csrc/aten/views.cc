@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "aten/attention.h"
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/kernel.h"
@@ -180,6 +181,7 @@ void define_own_operators() {
       falls->impl(name + colons + 2, torch::CppFunction::makeFallthrough());
     }
   }
+  define_attention(*library);
 }
 
 void register_views() {
@@ -201,6 +203,7 @@ void register_views() {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   register_copies(m);
   register_sized(m);
+  register_attention(m);
 }
 
 }  // namespace tpu::aten

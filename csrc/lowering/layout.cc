@@ -72,4 +72,27 @@ TPU_LOWER("triu", [](Value x, int64_t diagonal) {
   return where(broadcast_to(ge(diagonal_number(x), clamp_to_s32(diagonal)), x.dims()), x, 0);
 });
 
+TPU_LOWER("block_diag", [](Values parts) {
+  const Type& out = result_type();
+  Values bands;
+  int64_t left = 0;
+  for (Value part : parts) {
+    Value m = cast(part, out.dtype);
+    if (m.rank() < 2) m = reshape(m, {1, m.numel()});
+    bands.push_back(pad_dim(m, 1, left, out.dims[1] - left - m.dim(1)));
+    left += m.dim(1);
+  }
+  return concat(bands, 0);
+});
+
+TPU_LOWER("split_with_sizes_copy", [](Value x, Dims sizes, Dim dim) {
+  Values parts;
+  int64_t start = 0;
+  for (int64_t size : sizes) {
+    parts.push_back(slice_dim(x, dim, start, start + size));
+    start += size;
+  }
+  return parts;
+});
+
 }  // namespace tpu::lowering

@@ -102,6 +102,7 @@ struct CallInfo {
   mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
   bool target_is_cpu = true;
   std::vector<RuntimeCheck> checks = {};
+  Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products
 };
 const CallInfo& call();                         // of the innermost call being built on this thread
 inline Graph& graph() { return *call().graph; }
@@ -146,6 +147,8 @@ struct Options {
   // An operator on lists. Where their tensors are not all on one device, PyTorch's own composite
   // kernel takes over, tensor by tensor.
   bool lists = false;
+  // Multiplies matrices: torch.set_float32_matmul_precision is part of the key, call().precision has it.
+  bool products = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a

@@ -35,9 +35,9 @@ Windows windows(size_t n, const Dims& in, const Dims& out, const Dims& kernel, c
 }
 
 // All places of a window, row-major.
-std::vector<Dims> places(const Windows& w) {
+std::vector<Dims> places(const Dims& kernel) {
   std::vector<Dims> out{{}};
-  for (int64_t k : w.kernel) {
+  for (int64_t k : kernel) {
     std::vector<Dims> longer;
     for (const Dims& p : out) {
       for (int64_t j = 0; j < k; ++j) {
@@ -107,7 +107,7 @@ Extreme max_by_places(Value x, const Windows& w, const Dims& dims) {
   Value best = broadcast_to(lowest(graph(), x.dtype()), dims);
   Value base = corner(w, dims, false);
   Value offset = convert(corner(w, dims, true) - base, S32);   // half the width of the index
-  for (const Dims& place : places(w)) {
+  for (const Dims& place : places(w.kernel)) {
     Value v = at_place(padded, w, place);
     Value wins = is_floating(x.dtype()) ? gt(v, best) | is_nan(v) : gt(v, best);
     best = select(wins, v, best);
@@ -149,61 +149,51 @@ Values max_pool(size_t n, Value x, const Dims& kernel, const Dims& stride, const
   return {best.value, best.index};
 }
 
-// Whether no place belongs to two windows.
-bool disjoint(const Windows& w) {
+// How many windows a place may belong to: one entry a dimension.
+Dims overlaps(const Windows& w) {
+  Dims out;
   for (size_t i = 0; i < w.rank(); ++i) {
-    if (w.out[i] > 1 && (w.kernel[i] - 1) * w.dilation[i] + 1 > w.stride[i]) return false;
+    const int64_t reach = (w.kernel[i] - 1) * w.dilation[i] + 1;
+    out.push_back(std::min(w.out[i], (reach + w.stride[i] - 1) / w.stride[i]));
   }
-  return true;
+  return out;
 }
 
-// Lays one value a window over the places of the input that follow it: [.., out, ..] -> [.., in, ..].
-// Every window owns `stride` places from its corner on; places before the first get zeros.
-Value spread(Value v, const Windows& w) {
-  const Dims before = v.dims();
-  Dims split, joined, keep_dims;
+// Lays one value a window over the `stride` places that follow its corner, shifted on by `shift`
+// strides: [.., out, ..] -> [.., in, ..]. The rest gets `rest`.
+Value spread(Value v, const Windows& w, const Dims& shift, Literal rest) {
+  Dims split, joined, kept;
   for (int64_t d = 0; d < v.rank(); ++d) {
-    keep_dims.push_back(static_cast<int64_t>(split.size()));
-    split.push_back(before[at(d)]);
-    joined.push_back(before[at(d)]);
+    kept.push_back(static_cast<int64_t>(split.size()));
+    split.push_back(v.dim(d));
+    joined.push_back(v.dim(d));
     if (d < w.first) continue;
     split.push_back(w.stride[at(d - w.first)]);
-    joined.back() *= w.stride[at(d - w.first)];
+    joined.back() *= split.back();
   }
-  v = reshape(broadcast_in_dim(v, split, keep_dims), joined);
+  v = reshape(broadcast_in_dim(v, split, kept), joined);
   const Dims zeros(at(v.rank()), 0);
   Dims low = zeros, high = zeros;
   for (size_t i = 0; i < w.rank(); ++i) {
     const size_t d = at(w.first) + i;
-    low[d] = -w.padding[i];
+    low[d] = shift[i] * w.stride[i] - w.padding[i];
     high[d] = w.in[i] - joined[d] - low[d];
   }
-  return pad(v, scalar(graph(), v.dtype(), is_floating(v.dtype()) ? 0 : -1), low, high, zeros);
+  return pad(v, scalar(graph(), v.dtype(), rest), low, high, zeros);
 }
 
-// Adds up dy where the window chose this place.
+// Adds up dy where a window chose this place.
 Value max_pool_gradient(Value dy, Value index, const Windows& w, const Dims& dims) {
   Value g = accumulate(dy);
-  if (disjoint(w)) {
-    Value place = full(graph(), {S64, w.in}, 0);
-    for (size_t i = 0; i < w.rank(); ++i) {
-      place = place * w.in[i] + iota(graph(), {S64, w.in}, static_cast<int64_t>(i));
-    }
-    return where(eq(spread(index, w), place), spread(g, w), 0);
+  Value place = full(graph(), {S64, w.in}, 0);
+  for (size_t i = 0; i < w.rank(); ++i) {
+    place = place * w.in[i] + iota(graph(), {S64, w.in}, static_cast<int64_t>(i));
   }
-  Value total = full(graph(), {g.dtype(), dims}, 0);
-  Value offset = index - corner(w, g.dims(), false);
-  const Dims zeros(at(g.rank()), 0);
-  for (const Dims& place : places(w)) {
-    Value chosen = where(eq(offset, offset_of(w, place)), g, 0);
-    Dims low = zeros, high = zeros, interior = zeros;
-    for (size_t i = 0; i < w.rank(); ++i) {
-      const size_t d = at(w.first) + i;
-      low[d] = place[i] * w.dilation[i] - w.padding[i];
-      interior[d] = w.stride[i] - 1;
-      high[d] = w.in[i] - low[d] - ((w.out[i] - 1) * w.stride[i] + 1);
-    }
-    total = total + pad(chosen, scalar(graph(), g.dtype(), 0), low, high, interior);
+  place = broadcast_to(place, dims);
+  Value total;
+  for (const Dims& shift : places(overlaps(w))) {
+    Value part = where(eq(spread(index, w, shift, -1), place), spread(g, w, shift, 0), 0);
+    total = total ? total + part : part;
   }
   return total;
 }
@@ -225,7 +215,7 @@ Value max_pool_backward(size_t n, Value dy, Value x, const Dims& kernel, const D
                         const Dims& dilation, Value index) {
   if (dy.numel() == 0) return zeros_like(x);
   const Windows w = windows(n, x.dims(), dy.dims(), kernel, stride, padding, dilation);
-  Value dx = w.count() <= kMostPlaces || disjoint(w) ? max_pool_gradient(dy, index, w, x.dims())
+  Value dx = numel(overlaps(w)) <= kMostPlaces ? max_pool_gradient(dy, index, w, x.dims())
                                                      : scatter_to_plane(dy, index, x.dims(), n);
   return convert(dx, x.dtype());
 }

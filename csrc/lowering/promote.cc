@@ -90,4 +90,25 @@ Value cast(Value x, DType t) {
 
 DType int_to_float(DType t) { return t == PRED || is_integer(t) ? F32 : t; }
 
+const char* torch_name(DType t) {
+  switch (t) {
+    case PRED: return "Bool";
+    case S8: return "Char";
+    case U8: return "Byte";
+    case S16: return "Short";
+    case S32: return "Int";
+    case S64: return "Long";
+    case U16: return "UInt16";
+    case U32: return "UInt32";
+    case U64: return "UInt64";
+    case F16: return "Half";
+    case BF16: return "BFloat16";
+    case F32: return "Float";
+    case F64: return "Double";
+    case C64: return "ComplexFloat";
+    case C128: return "ComplexDouble";
+    default: return short_name(t);
+  }
+}
+
 }  // namespace tpu::lowering

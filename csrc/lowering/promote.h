@@ -31,4 +31,7 @@ DType number_dtype(const Literal& number);
 // Integers and PRED become the default float type, the rest stays: IntToFloat promotion.
 DType int_to_float(DType t);
 
+// PyTorch's name of a dtype in its messages: "Float", "Long".
+const char* torch_name(DType t);
+
 }  // namespace tpu::lowering

@@ -17,27 +17,6 @@ int mantissa_digits(DType t) {
   }
 }
 
-const char* torch_name(DType t) {
-  switch (t) {
-    case PRED: return "Bool";
-    case S8: return "Char";
-    case U8: return "Byte";
-    case S16: return "Short";
-    case S32: return "Int";
-    case S64: return "Long";
-    case U16: return "UInt16";
-    case U32: return "UInt32";
-    case U64: return "UInt64";
-    case F16: return "Half";
-    case BF16: return "BFloat16";
-    case F32: return "Float";
-    case F64: return "Double";
-    case C64: return "ComplexFloat";
-    case C128: return "ComplexDouble";
-    default: return short_name(t);
-  }
-}
-
 Value Stream::bits(DType word, const Dims& dims) {
   Graph& graph = random_.seed.graph();
   const Type type{word, dims};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lowering/op.h"
+#include "lowering/promote.h"
 
 namespace tpu::lowering {
 
@@ -40,7 +40,5 @@ inline DType random_dtype(DType t) { return t == F64 || t == C128 ? F64 : F32; }
 int mantissa_digits(DType t);
 // A Scalar or float operand in dtype `t`.
 inline Value number(Value v, DType t) { return convert(v, t); }
-// PyTorch's text for a dtype in "... not implemented for 'Long'".
-const char* torch_name(DType t);
 
 }  // namespace tpu::lowering

@@ -20,6 +20,10 @@ Extreme first_extreme(Value x, int64_t dim, bool keep_dims, bool largest);
 struct Sorted { Value values, indices; };
 Sorted sorted(Value x, int64_t dim, bool descending);
 
+// S32 places of v in the ascending sequence: before its equals, or with `right` after them. The sequence
+// is a vector, or has v's leading dimensions. Equal dtypes.
+Value search_sorted(Value sequence, Value v, bool right);
+
 // (sum_i |x_i|^p)^(1/p), with the limits for p = 0, inf and -inf. Result: real.
 Value vector_norm(Value x, double p, const hlo::Axes& dims, bool keep_dims);
 
