@@ -315,13 +315,17 @@ def test_module_keeps_its_parameters():
     model[1].weight = model[0].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     called = []
-    model[0].weight.register_hook(lambda grad: called.append(grad.device.type))
+    handle = model[0].weight.register_hook(lambda grad: called.append(grad.device.type))
+    model[0].weight.register_post_accumulate_grad_hook(lambda weight: called.append(weight.grad.device.type))
     model.to("tpu")
     assert model[0].weight is model[1].weight and model[0].weight.is_tpu
     before = model[0].weight.detach().cpu().clone()
     model(torch.ones(2, 3, device="tpu")).sum().backward()
     optimizer.step()
     assert not torch.equal(model[0].weight.detach().cpu(), before)
-    assert called == ["tpu"]
+    assert called == ["tpu", "tpu"]
+    handle.remove()
+    model(torch.ones(2, 3, device="tpu")).sum().backward()
+    assert called == ["tpu"] * 3
     assert model.cpu()[0].weight is model[1].weight
     assert model.tpu()[0].weight.is_tpu

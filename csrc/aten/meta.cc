@@ -2,6 +2,7 @@
 #include "aten/meta.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/zeros.h>
 
 namespace tpu::aten {
 namespace {
@@ -11,8 +12,18 @@ at::Tensor to_meta(const at::Tensor& tensor, MetaResult& out) {
     out.arguments.emplace_back();
     return tensor;
   }
+  // Numbers stay on the CPU: a Python meta kernel gets them as Python numbers.
+  if (tensor.dim() == 0 && tensor.device().is_cpu()) {
+    out.arguments.push_back(tensor);
+    return tensor;
+  }
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    at::Tensor number = at::zeros({}, tensor.options().device(at::kCPU));
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    out.arguments.push_back(number);
+    return number;
+  }
   at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   out.arguments.push_back(meta);
   return meta;
 }

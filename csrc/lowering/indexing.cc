@@ -13,27 +13,6 @@ std::function<std::string(int64_t)> out_of_bounds(int64_t dim, int64_t size) {
   };
 }
 
-const char* torch_name(DType t) {
-  switch (t) {
-    case PRED: return "Bool";
-    case S8: return "Char";
-    case S16: return "Short";
-    case S32: return "Int";
-    case S64: return "Long";
-    case U8: return "Byte";
-    case U16: return "UInt16";
-    case U32: return "UInt32";
-    case U64: return "UInt64";
-    case F16: return "Half";
-    case BF16: return "BFloat16";
-    case F32: return "Float";
-    case F64: return "Double";
-    case C64: return "ComplexFloat";
-    case C128: return "ComplexDouble";
-    default: return short_name(t);
-  }
-}
-
 std::string shape_text(const Dims& dims) {
   std::string out = "[";
   for (size_t i = 0; i < dims.size(); ++i) out += text(i ? ", " : "", dims[i]);

@@ -16,7 +16,6 @@ using OptValues = std::vector<std::optional<Value>>;
 std::function<std::string(int64_t)> out_of_bounds(int64_t dim, int64_t size);   // "index 9 is out of bounds for ..."
 inline std::string out_of_range(int64_t) { return "index out of range in self"; }
 
-const char* torch_name(DType t);                // "Float"
 std::string shape_text(const Dims& dims);       // "[2, 3]"
 
 // A tensor without dimensions counts as one of one element.

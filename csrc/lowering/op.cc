@@ -22,7 +22,7 @@ const char* kind_name(Kind kind) {
       "Value", "optional<Value>", "Values", "vector<optional<Value>>", "Scale", "Dim", "Axes", "int64_t",
       "optional<int64_t>", "bool", "optional<bool>", "double", "optional<double>", "string", "optional<string>",
       "Dims", "optional<Dims>", "vector<double>", "optional<vector<double>>", "vector<bool>", "DType",
-      "optional<DType>", "Random", "Unused"};
+      "optional<DType>", "Literal", "Random", "Unused"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point that PyTorch calls at the end of `import torch`."""
 
+import functools
 import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _lock = threading.RLock()
 _loaded = False
@@ -64,8 +67,29 @@ def _load() -> None:
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
-    torch.set_autocast_dtype("tpu", torch.bfloat16)  # PyTorch's default for a new device is float16
+    # PyTorch's default for a new device is float16. Thread-local: other threads must name the dtype.
+    torch.set_autocast_dtype("tpu", torch.bfloat16)
     # PyTorch 2.13 would make new Parameters in Module.to("tpu"): tied weights would split, and an
     # optimizer built before would update the old ones.
     torch.__future__.set_swap_module_params_on_conversion(True)
+    if not hasattr(torch.utils.swap_tensors, "__wrapped__"):  # a first load may have failed after this
+        torch.utils.swap_tensors = _keeping_hooks(torch.utils.swap_tensors)
     _C._register()
+    from torch_tpu.compile import decompositions
+
+    decompositions.register()
+
+
+def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """swap_tensors() leaves gradient hooks behind in the old tensor's autograd state, though the
+    Python object still lists them; assigning the list registers them anew."""
+
+    @functools.wraps(swap)
+    def swap_tensors(t1: Any, t2: Any) -> None:
+        swap(t1, t2)
+        for tensor in (t1, t2):
+            for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+                if listed := getattr(tensor, hooks):
+                    setattr(tensor, hooks, listed)
+
+    return swap_tensors
