@@ -149,6 +149,8 @@ struct Options {
   bool lists = false;
   // Multiplies matrices: torch.set_float32_matmul_precision is part of the key, call().precision has it.
   bool products = false;
+  // Writes the same value everywhere, so that the tensor written to may overlap itself.
+  bool overlap_ok = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a
