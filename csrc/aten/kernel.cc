@@ -124,6 +124,29 @@ void push_bytes(Call& call, std::string_view bytes) {
 
 uint64_t bits_of(double d) { return std::bit_cast<uint64_t>(d); }
 
+// Tensors on one storage become one parameter: which ones share is part of the key.
+void key_sharing(Call& call) {
+  constexpr size_t kFew = 16;
+  const auto push = [&](size_t first, size_t again) { call.key.push_back(~((first << 32) | again)); };
+  const auto slot = [&](size_t i) { return call.tensors[i].slot; };
+  const size_t n = call.tensors.size();
+  if (n > kFew) {
+    std::unordered_map<runtime::Slot*, size_t> first;
+    for (size_t i = 0; i < n; ++i) {
+      if (!slot(i)) continue;
+      if (const auto [it, fresh] = first.try_emplace(slot(i), i); !fresh) push(it->second, i);
+    }
+    return;
+  }
+  for (size_t i = 1; i < n; ++i) {
+    for (size_t j = 0; j < i && slot(i); ++j) {
+      if (slot(j) != slot(i)) continue;
+      push(j, i);
+      break;
+    }
+  }
+}
+
 // torch.set_float32_matmul_precision. PyTorch refuses to tell when the settings of its own backends
 // contradict each other; they don't concern this device.
 hlo::Precision matmul_precision() {
@@ -487,6 +510,7 @@ void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* 
 void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
   Call call;
   parse(stack, call);
+  key_sharing(call);
   const uint64_t hash = hash_key(call);
   OpPlan* plan = find(call, hash);
   if (plan == nullptr) [[unlikely]] {
