@@ -64,7 +64,7 @@ TPU_LOWER("where.self", [](Value condition, Value x, Value y) {
 
 TPU_LOWER({"masked_fill.Scalar", "masked_fill.Tensor"}, [](Value self, Value mask, Value value) {
   return where(mask, cast(value, self.dtype()), self);
-}, {.host_scalars = true});
+}, {.host_scalars = true, .check = check_fits});
 
 // min(max(x, low), high): NaN of any of them shows.
 TPU_LOWER({"clamp", "clamp.Tensor"}, clamped, {.host_scalars = true});

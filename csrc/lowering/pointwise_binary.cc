@@ -21,15 +21,29 @@ Value scaled(Value y, const Scale& alpha) {
   return alpha.zero ? y * 0 : y * convert(alpha.value, y.dtype());
 }
 
+// Integers can't be divided by zero.
+void check_divisor(Value b) {
+  if (is_integer(b.dtype()) && b.numel() > 0) {
+    check_not(any(eq(b, 0), hlo::Axes(all_dims(b))), ErrorKind::Runtime, "ZeroDivisionError");
+  }
+}
+
+// The remainder with the sign of the dividend.
+Value c_mod(Value a, Value b) {
+  check_divisor(b);
+  return a % b;
+}
+
 // The remainder with the sign of the divisor.
 Value python_mod(Value a, Value b) {
-  Value r = a % b;
+  Value r = c_mod(a, b);
   const DType t = a.dtype();
   if (is_integer(t) && !is_signed_integer(t)) return r;
   return where(ne(r, 0) & ne(lt(r, 0), lt(b, 0)), r + b, r);
 }
 
 Value truncated_quotient(Value a, Value b) {
+  check_divisor(b);
   Value q = a / b;
   return is_floating(q.dtype()) ? where(lt(q, 0), ceil(q), floor(q)) : q;
 }
@@ -37,6 +51,7 @@ Value truncated_quotient(Value a, Value b) {
 // floor(a / b), from the remainder so that rounding of the quotient can't carry it to the next
 // whole number; as Python's float floor division.
 Value floored_quotient(Value a, Value b) {
+  check_divisor(b);
   const DType t = a.dtype();
   if (is_integer(t)) {
     Value q = a / b;
@@ -150,9 +165,7 @@ TPU_LOWER("floor_divide", [](Value x, Value y) { return divide_by_mode(x, y, "fl
 // The sign of the divisor; fmod: of the dividend.
 TPU_LOWER({"remainder.Tensor", "remainder.Scalar_Tensor"},
           [](Value x, Value y) { return arithmetic(x, y, false, python_mod); }, {.host_scalars = true});
-TPU_LOWER("fmod.Tensor", [](Value x, Value y) {
-  return arithmetic(x, y, false, [](Value a, Value b) { return a % b; });
-}, {.host_scalars = true});
+TPU_LOWER("fmod.Tensor", [](Value x, Value y) { return arithmetic(x, y, false, c_mod); }, {.host_scalars = true});
 
 TPU_LOWER_BINARY({
     {{"atan2"}, Rule::Float, arc_tangent},
