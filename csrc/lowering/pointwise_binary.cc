@@ -122,6 +122,8 @@ Value gcd(Value x, Value y) {
 }
 
 Value lcm(Value x, Value y) {
+  const DType t = x.dtype();
+  if (byte_size(t) < 4) return convert(lcm(convert(x, S32), convert(y, S32)), t);   // C's promotion: |.| before wrapping
   auto [a, b] = broadcast_pair("lcm", x, y);
   Value g = gcd(a, b), r = where(eq(g, 0), g, a / where(eq(g, 0), like(g, 1), g) * b);
   return is_signed_integer(r.dtype()) ? abs(r) : r;
