@@ -48,9 +48,23 @@ Value trigamma(Value x) {
   return where(low, (pi * pi) / (s * s) - direct, direct);
 }
 
+// sum over k >= 0 of (q + k)^-s. Terms below q = 1 are summed one by one, since CHLO's expansion is
+// only exact above; far below, where that would take too long, it stands.
+Value hurwitz_zeta(Value s, Value q) {
+  const auto early = [](Value v) { return lt(v, 1) & gt(v, -10000); };
+  const Values end = while_(
+      {q, like(q, 0)}, [&](const Values& v) { return any(early(v[0]), hlo::Axes(all_dims(v[0]))); },
+      [&](const Values& v) {
+        Value step = early(v[0]);
+        return Values{where(step, v[0] + 1, v[0]), where(step, v[1] + pow(v[0], -s), v[1])};
+      });
+  Value direct = zeta(s, q);   // judges s < 1 and poles
+  return where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct);
+}
+
 Value zeta_of(Value x, Value q) {
   auto [a, b] = broadcast_pair("zeta", x, q);
-  return zeta(a, b);
+  return hurwitz_zeta(a, b);
 }
 
 // Quantile of the normal distribution: rational approximations of Cephes, in the middle and for
@@ -106,7 +120,7 @@ TPU_LOWER("polygamma", [](int64_t n, Value self) {
     if (n == 0) return digamma_of(v[0]);
     if (n == 1) return trigamma(v[0]);
     const double order = static_cast<double>(n);
-    return zeta(like(v[0], order + 1), v[0]) * ((n % 2 ? 1 : -1) * std::tgamma(order + 1));
+    return hurwitz_zeta(like(v[0], order + 1), v[0]) * ((n % 2 ? 1 : -1) * std::tgamma(order + 1));
   });
 });
 
