@@ -171,3 +171,11 @@ def test_distances_and_gradients(p):
         e = torch.pdist(b, p)
         return (d.detach(), a.grad, b.grad, e.detach(), *torch.autograd.grad(e.sum(), b))
     same(run, a, b, exact=False, rtol=1e-3, atol=1e-5)
+
+
+def test_equal_reads_one_bit():
+    x = torch.randn(3, 4, device="tpu")
+    assert torch.equal(x, x.clone()) and not torch.equal(x, x + 1) and not torch.equal(x, x[:2])
+    assert torch.equal(x[:0], x[:0]) and not torch.equal(x / 0 * 0, x / 0 * 0)
+    with pytest.raises(RuntimeError):
+        torch.equal(x, x.cpu())
