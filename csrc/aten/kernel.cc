@@ -22,7 +22,7 @@ namespace {
 using lowering::Kind;
 using runtime::Scalar;
 
-constexpr uint64_t kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
+constexpr uint64_t kShared = 3, kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
 
 bool is_value_kind(Kind k) { return k == Kind::Value || k == Kind::OptValue || k == Kind::Scale; }
 
@@ -87,6 +87,30 @@ uint64_t hash_key(const Call& call) {
   uint64_t hash = 0x243F6A8885A308D3ull;
   for (uint64_t word : call.key) hash = mix(hash, word);
   return hash;
+}
+
+// Which tensors share a storage: the plan reads it once and writes to it in turn, so x * x is
+// another plan than x * y.
+void push_sharing(Call& call) {
+  const auto& tensors = call.tensors;
+  const auto shared = [&](size_t later, size_t first) { call.key.push_back(kShared | (later << 8) | (first << 32)); };
+  if (tensors.size() <= 16) {
+    for (size_t i = 1; i < tensors.size(); ++i) {
+      if (tensors[i].slot == nullptr) continue;
+      for (size_t j = 0; j < i; ++j) {
+        if (tensors[j].slot != tensors[i].slot) continue;
+        shared(i, j);
+        break;
+      }
+    }
+    return;
+  }
+  std::unordered_map<const runtime::Slot*, size_t> first;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].slot == nullptr) continue;
+    const auto [it, fresh] = first.emplace(tensors[i].slot, i);
+    if (!fresh) shared(i, it->second);
+  }
 }
 
 void push_bytes(Call& call, std::string_view bytes) {
@@ -420,6 +444,7 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
     call.random = static_cast<int>(call.scalars.size());
     call.scalars.resize(call.scalars.size() + 2, {Scalar::Kind::Uint, 0, 0, 0});
   }
+  push_sharing(call);
   if (def_.options.check) {
     def_.options.check(dtype_of(call.tensors.empty() ? c10::ScalarType::Float : call.tensors[0].tensor->scalar_type()), call.numbers);
   }
