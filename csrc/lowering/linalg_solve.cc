@@ -9,8 +9,8 @@ namespace {
 
 Value per_row(Value v) { return expand_dims(v, -1); }          // [B, m] -> [B, m, 1]
 
-// PyTorch factors the transpose of a contiguous real matrix (its LAPACK is column-major), and the
-// gradients count on it.
+// For determinants PyTorch factors the transpose of a contiguous real matrix (its LAPACK is
+// column-major), and the gradients count on it.
 bool factors_transpose(Value a) { return call().contiguous.at(0) && !is_complex(a.dtype()); }
 
 Dims without_last(const Dims& dims, int64_t n) { return Dims(dims.begin(), dims.end() - n); }
@@ -187,8 +187,8 @@ TPU_LOWER("linalg_lu_solve", [](Value lu, Value pivots, Value b, bool left, bool
 
 TPU_LOWER("_linalg_solve_ex", [](Value a, Value b, bool left, bool check_errors) {
   const Type result = result_type(0);
-  const Factored f = factor(a);
-  check_info(f.lu.info, check_errors, a.rank() == 2, "torch.linalg.solve_ex", singular_system);
+  const Lu f = lu_factor(flat(a));
+  check_info(f.info, check_errors, a.rank() == 2, "torch.linalg.solve_ex", singular_system);
   // As NumPy: b is a vector, or a batch of them, when it has the shape of a's batch and rows.
   Dims vectors = without_last(a.dims(), 1);
   const bool is_vector = b.rank() == 1 || (b.rank() == a.rank() - 1 && b.dims() == vectors);
@@ -199,13 +199,13 @@ TPU_LOWER("_linalg_solve_ex", [](Value a, Value b, bool left, bool check_errors)
   }
   const Dims batch = batch_of(dims);
   Value x = flat(broadcast_to(b, dims));
-  Value lu = flat(broadcast_batch(unflat(f.lu.lu, a.dims()), batch));
+  Value lu = flat(broadcast_batch(unflat(f.lu, a.dims()), batch));
   Dims perm_dims = batch;
   perm_dims.push_back(rows(a));
-  Value perm = reshape(broadcast_to(reshape(f.lu.perm, vectors), perm_dims), {x.dim(0), rows(a)});
-  x = left ? lu_solve(lu, perm, x, f.of_transpose) : adjoint(lu_solve(lu, perm, adjoint(x), !f.of_transpose));
-  return std::tuple(reshape(x, result.dims), unflat(f.lu.lu, result_type(1).dims),
-                    reshape(f.lu.pivots, result_type(2).dims), reshape(f.lu.info, result_type(3).dims));
+  Value perm = reshape(broadcast_to(reshape(f.perm, vectors), perm_dims), {x.dim(0), rows(a)});
+  x = left ? lu_solve(lu, perm, x, false) : adjoint(lu_solve(lu, perm, adjoint(x), true));
+  return std::tuple(reshape(x, result.dims), unflat(f.lu, result_type(1).dims),
+                    reshape(f.pivots, result_type(2).dims), reshape(f.info, result_type(3).dims));
 });
 
 TPU_LOWER("linalg_inv_ex", [](Value a, bool check_errors) {
