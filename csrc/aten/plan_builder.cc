@@ -73,6 +73,7 @@ class PlanBuilder {
         info_.results.push_back(std::nullopt);
       }
     }
+    for (const TensorArg& arg : call_.tensors) info_.contiguous.push_back(arg.tensor && arg.tensor->is_contiguous());
     decide_scalar_width();
     lowering::CallScope scope(&info_);
     Values results = kernel_.body_ ? captured_results() : kernel_.def_.body(make_arguments());

@@ -100,6 +100,7 @@ struct CallInfo {
   std::vector<Value> weak;                      // Scalars and wrapped numbers
   Random random;                                // of Options.default_generator
   mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
+  std::vector<bool> contiguous;                 // of the tensor arguments in order: is_contiguous()
   bool target_is_cpu = true;
   std::vector<RuntimeCheck> checks = {};
   Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products

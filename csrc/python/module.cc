@@ -27,6 +27,7 @@ void translate(std::exception_ptr pending) {
       case ErrorKind::Index: return set_error(PyExc_IndexError, error.what());
       case ErrorKind::NotImplemented: return set_error(PyExc_NotImplementedError, error.what());
       case ErrorKind::OutOfMemory: return set_error(out_of_memory_type(), error.what());
+      case ErrorKind::Linalg:
       case ErrorKind::Runtime:
       case ErrorKind::Internal: return set_error(PyExc_RuntimeError, error.what());
     }
