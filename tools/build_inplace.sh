@@ -15,4 +15,4 @@ cp "$build"/_C.*.so src/torch_tpu/
 info=src/torch_tpu-0.dist-info
 mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: torch-tpu\nVersion: 0\n' > "$info/METADATA"
-printf '[torch.backends]\ntorch_tpu = torch_tpu._loader:load\n' > "$info/entry_points.txt"
+printf '[torch.backends]\ntorch_tpu = torch_tpu._loader:load\n[torch_dynamo_backends]\ntpu = torch_tpu.compile.backend:tpu\n' > "$info/entry_points.txt"

@@ -120,7 +120,7 @@ void device_to_host(const at::Tensor& src, at::Tensor& dst) {
   const int64_t stored = value->type()->bytes();
   const int64_t wanted = src.numel() * static_cast<int64_t>(src.itemsize());
   if (stored > 65536 && stored > 2 * wanted) {
-    device_to_host(src.contiguous(), dst);
+    device_to_host(src.clone(at::MemoryFormat::Contiguous), dst);
     return;
   }
   const bool direct = fills_storage(src) && !src.is_conj() && !src.is_neg() && src.scalar_type() == dst.scalar_type() &&
@@ -150,7 +150,7 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst_arg, bool non_
       TORCH_CHECK(dst.device().is_cpu(), "cannot copy from ", src.device(), " to ", dst.device());
       device_to_host(src.sizes() == dst.sizes() ? src : src.expand(dst.sizes()), dst);
     } else if (src.device() != dst.device()) {
-      at::Tensor whole = fills_storage(src) ? src : src.contiguous();
+      at::Tensor whole = fills_storage(src) ? src : src.clone(at::MemoryFormat::Contiguous);
       const ValueRef moved = runtime::transfer(value_of(slot_of(*whole.storage().unsafeGetStorageImpl())), dst.device().index());
       at::Tensor there = make_tensor(make_storage(dst.device().index(), moved), whole.sizes(), whole.strides(), 0, whole.scalar_type());
       if (whole.is_conj()) there._set_conj(true);

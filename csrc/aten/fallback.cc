@@ -34,6 +34,11 @@ bool first_time(const std::string& name) {
   return seen->insert(name).second;
 }
 
+}  // namespace
+
+FallbackPolicy fallback_policy() { return policy().load(std::memory_order_relaxed); }
+void set_fallback_policy(FallbackPolicy p) { policy().store(p); }
+
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(fallback_policy() != FallbackPolicy::Error, "operator '", name,
@@ -45,11 +50,6 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
 }
-
-}  // namespace
-
-FallbackPolicy fallback_policy() { return policy().load(std::memory_order_relaxed); }
-void set_fallback_policy(FallbackPolicy p) { policy().store(p); }
 
 void register_fallback() {
   static auto* library = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/kernel.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorUtils.h>
 
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/generator.h"
 #include "aten/plan_builder.h"
+#include "aten/sized.h"
 #include "aten/storage.h"
 #include "base/hash.h"
+#include "runtime/capture.h"
 #include "runtime/device.h"
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
@@ -19,24 +22,7 @@ namespace {
 using lowering::Kind;
 using runtime::Scalar;
 
-constexpr uint64_t kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
-
-Form form_of(const c10::Argument& arg) {
-  c10::TypePtr type = arg.type();
-  if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType: return Form::Tensor;
-    case c10::TypeKind::NumberType: return Form::Scalar;
-    case c10::TypeKind::ListType: {
-      c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
-      if (element->kind() == c10::TypeKind::TensorType) return Form::TensorList;
-      if (element->kind() == c10::TypeKind::OptionalType) return Form::OptTensorList;
-      if (element->kind() == c10::TypeKind::NumberType) return Form::ScalarList;
-      return Form::Other;
-    }
-    default: return Form::Other;
-  }
-}
+constexpr uint64_t kShared = 3, kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
 
 bool is_value_kind(Kind k) { return k == Kind::Value || k == Kind::OptValue || k == Kind::Scale; }
 
@@ -46,8 +32,9 @@ bool fits(Kind kind, Form form, const std::string& type) {
   const std::string base = optional ? type.substr(0, type.size() - 1) : type;
   switch (kind) {
     case Kind::Unused: return true;
-    case Kind::Value: return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int";
-    case Kind::OptValue: return form == Form::Tensor || form == Form::Scalar || base == "float" || base == "int";
+    case Kind::Value: return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int" || base == "SymInt";
+    case Kind::OptValue:
+      return form == Form::Tensor || form == Form::Scalar || base == "float" || base == "int" || base == "SymInt";
     case Kind::Values: return form == Form::TensorList || form == Form::ScalarList;
     case Kind::OptValues: return form == Form::OptTensorList || form == Form::TensorList;
     case Kind::Scale: return form == Form::Scalar;
@@ -63,6 +50,7 @@ bool fits(Kind kind, Form form, const std::string& type) {
     case Kind::Doubles: case Kind::OptDoubles: return base == "float[]";
     case Kind::Bools: return base == "bool[]";
     case Kind::DType: case Kind::OptDType: return base == "ScalarType" || base == "int";
+    case Kind::Number: return form == Form::Scalar;
     case Kind::Random: return base == "Generator";
   }
   return false;
@@ -101,6 +89,30 @@ uint64_t hash_key(const Call& call) {
   return hash;
 }
 
+// Which tensors share a storage: the plan reads it once and writes to it in turn, so x * x is
+// another plan than x * y.
+void push_sharing(Call& call) {
+  const auto& tensors = call.tensors;
+  const auto shared = [&](size_t later, size_t first) { call.key.push_back(kShared | (later << 8) | (first << 32)); };
+  if (tensors.size() <= 16) {
+    for (size_t i = 1; i < tensors.size(); ++i) {
+      if (tensors[i].slot == nullptr) continue;
+      for (size_t j = 0; j < i; ++j) {
+        if (tensors[j].slot != tensors[i].slot) continue;
+        shared(i, j);
+        break;
+      }
+    }
+    return;
+  }
+  std::unordered_map<const runtime::Slot*, size_t> first;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].slot == nullptr) continue;
+    const auto [it, fresh] = first.emplace(tensors[i].slot, i);
+    if (!fresh) shared(i, it->second);
+  }
+}
+
 void push_bytes(Call& call, std::string_view bytes) {
   call.key.push_back(bytes.size());
   for (size_t i = 0; i < bytes.size(); i += 8) {
@@ -112,9 +124,64 @@ void push_bytes(Call& call, std::string_view bytes) {
 
 uint64_t bits_of(double d) { return std::bit_cast<uint64_t>(d); }
 
+// Tensors on one storage become one parameter: which ones share is part of the key.
+void key_sharing(Call& call) {
+  constexpr size_t kFew = 16;
+  const auto push = [&](size_t first, size_t again) { call.key.push_back(~((first << 32) | again)); };
+  const auto slot = [&](size_t i) { return call.tensors[i].slot; };
+  const size_t n = call.tensors.size();
+  if (n > kFew) {
+    std::unordered_map<runtime::Slot*, size_t> first;
+    for (size_t i = 0; i < n; ++i) {
+      if (!slot(i)) continue;
+      if (const auto [it, fresh] = first.try_emplace(slot(i), i); !fresh) push(it->second, i);
+    }
+    return;
+  }
+  for (size_t i = 1; i < n; ++i) {
+    for (size_t j = 0; j < i && slot(i); ++j) {
+      if (slot(j) != slot(i)) continue;
+      push(j, i);
+      break;
+    }
+  }
+}
+
+// torch.set_float32_matmul_precision. PyTorch refuses to tell when the settings of its own backends
+// contradict each other; they don't concern this device.
+hlo::Precision matmul_precision() {
+  try {
+    switch (at::globalContext().float32MatmulPrecision()) {
+      case at::Float32MatmulPrecision::MEDIUM: return hlo::Precision::DEFAULT;
+      case at::Float32MatmulPrecision::HIGH: return hlo::Precision::HIGH;
+      case at::Float32MatmulPrecision::HIGHEST: break;
+    }
+  } catch (const c10::Error&) {
+  }
+  return hlo::Precision::HIGHEST;
+}
+
 }  // namespace
 
-OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool functional_form) : def_(def) {
+Form form_of(const c10::Argument& arg) {
+  c10::TypePtr type = arg.type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType: return Form::Tensor;
+    case c10::TypeKind::NumberType: return Form::Scalar;
+    case c10::TypeKind::ListType: {
+      c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      if (element->kind() == c10::TypeKind::TensorType) return Form::TensorList;
+      if (element->kind() == c10::TypeKind::OptionalType) return Form::OptTensorList;
+      if (element->kind() == c10::TypeKind::NumberType) return Form::ScalarList;
+      return Form::Other;
+    }
+    default: return Form::Other;
+  }
+}
+
+OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool named, TensorBody body)
+    : def_(def), body_(std::move(body)) {
   name_ = c10::toString(schema.operator_name());
   const auto& arguments = schema.arguments();
   const auto complain = [&](const auto&... why) {
@@ -131,7 +198,7 @@ OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema
     ArgSpec spec{Kind::Unused, form_of(arguments[i]), false, i >= def.kinds.size()};
     if (!spec.hidden) {
       spec.kind = def.kinds[i];
-      if (!fits(spec.kind, spec.form, type_text(arguments[i]))) {
+      if (!body_ && !fits(spec.kind, spec.form, type_text(arguments[i]))) {
         complain("parameter ", i, " (", arguments[i].name(), ") is ", lowering::kind_name(spec.kind), ", the schema says ",
                  type_text(arguments[i]));
       }
@@ -139,7 +206,7 @@ OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema
     spec.written = arguments[i].alias_info() && arguments[i].alias_info()->isWrite();
     args_.push_back(spec);
   }
-  if (!def.options.writes.empty() && functional_form) {
+  if (!def.options.writes.empty() && named) {
     for (int i : def.options.writes) args_[static_cast<size_t>(i)].written = true;
   }
   for (size_t i = 0; i < args_.size(); ++i) {
@@ -215,6 +282,7 @@ void OpKernel::parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call&
                 "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device, " and ",
                 tensor.device(), "! (in ", name_, ")");
     call.uploaded.push_back(to_device(tensor, call.device));
+    if (impl->is_wrapped_number()) call.uploaded.back().unsafeGetTensorImpl()->set_wrapped_number(true);
     parse_tensor(call.uploaded.back(), spec, call);
     return;
   }
@@ -278,6 +346,12 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
     const auto list = value.toBoolList();
     call.key.push_back(48 | (list.size() << 8));
     for (bool b : list) call.key.push_back(b);
+  } else if (value.isDevice()) {
+    call.key.push_back(72 | (static_cast<uint64_t>(value.toDevice().type()) << 8) | (static_cast<uint64_t>(static_cast<uint8_t>(value.toDevice().index())) << 16));
+  } else if (value.isList()) {
+    const auto list = value.toListRef();
+    call.key.push_back(80 | (list.size() << 8));
+    for (const c10::IValue& element : list) parse_static(element, kind, call);
   } else if (value.isString()) {
     call.key.push_back(56);
     push_bytes(call, value.toStringRef());
@@ -294,8 +368,16 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
 
 void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
   find_device(stack, call);
+  if (def_.options.products) {
+    call.precision = matmul_precision();
+    call.key.push_back(static_cast<uint64_t>(call.precision));
+  }
   const size_t n = args_.size();
   static const at::Tensor undefined;
+  if (body_) {
+    call.random = 0;
+    call.scalars.resize(2);
+  }
   for (size_t i = 0; i < n; ++i) {
     const ArgSpec& spec = args_[i];
     const c10::IValue& value = (*stack)[stack->size() - n + i];
@@ -352,10 +434,19 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
             call.key.push_back(kHostScalar | kind);
             call.scalars.push_back(s);
           }
+          if (def_.options.check) call.numbers.push_back(s.kind == Scalar::Kind::Float ? hlo::Literal(s.re) : hlo::Literal(s.i));
         } else {
           parse_static(value, spec.kind, call);
         }
     }
+  }
+  if (def_.options.default_generator) {
+    call.random = static_cast<int>(call.scalars.size());
+    call.scalars.resize(call.scalars.size() + 2, {Scalar::Kind::Uint, 0, 0, 0});
+  }
+  push_sharing(call);
+  if (def_.options.check) {
+    def_.options.check(dtype_of(call.tensors.empty() ? c10::ScalarType::Float : call.tensors[0].tensor->scalar_type()), call.numbers);
   }
 }
 
@@ -383,13 +474,43 @@ OpPlan* OpKernel::insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan
   return raw;
 }
 
+// Whether the lists among the arguments hold tensors of several devices.
+bool OpKernel::mixes_devices(const torch::jit::Stack& stack) const {
+  std::optional<c10::Device> device;
+  for (size_t i = 0; i < args_.size(); ++i) {
+    const c10::IValue& value = stack[stack.size() - args_.size() + i];
+    if (args_[i].form != Form::TensorList || !value.isTensorList()) continue;
+    for (const c10::IValue& t : value.toListRef()) {
+      const c10::Device here = t.toTensor().device();
+      if (here != device.value_or(here)) return true;
+      device = here;
+    }
+  }
+  return device && device->type() != c10::DeviceType::PrivateUse1;
+}
+
 void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  guarded([&] { run(op, stack, 0); });
+  if (def_.options.lists && mixes_devices(*stack)) [[unlikely]] {
+    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+    return;
+  }
+  guarded([&] {
+    if (def_.options.mask_indices) [[unlikely]] return run_with_masks(op, stack);
+    run(op, stack, 0);
+  });
+}
+
+void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto n = static_cast<ptrdiff_t>(args_.size());
+  const std::optional<Narrowed> narrowed = expand_masks({&*(stack->end() - n), args_.size()}, writes_.empty());
+  run(op, stack, 0);
+  if (narrowed) stack->back() = narrow_result(stack->back().toTensor(), *narrowed);
 }
 
 void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
   Call call;
   parse(stack, call);
+  key_sharing(call);
   const uint64_t hash = hash_key(call);
   OpPlan* plan = find(call, hash);
   if (plan == nullptr) [[unlikely]] {
@@ -402,13 +523,18 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
     run(op, stack, 1);
     return;
   }
-  if (call.random >= 0) {
+  if (runtime::Capture* capture = runtime::Capture::current(); capture && call.random >= 0) {
+    const auto start = static_cast<int64_t>(capture->reserve(plan->random_count));
+    call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Seed, 0, 0, 0};
+    call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Offset, start, 0, 0};
+  } else if (call.random >= 0 && (!body_ || plan->random_count > 0)) {
     const runtime::RandomState state = reserve(call.generator, at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(call.device)), plan->random_count);
-    call.scalars[static_cast<size_t>(call.random)].i = static_cast<int64_t>(state.seed);
-    call.scalars[static_cast<size_t>(call.random) + 1].i = static_cast<int64_t>(state.offset);
+    call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Uint, static_cast<int64_t>(state.seed), 0, 0};
+    call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Uint, static_cast<int64_t>(state.offset), 0, 0};
   }
   c10::SmallVector<runtime::ValueRef, 4> values;
   launch_plan(*plan, call, values);
+  if (!plan->checks.empty()) raise_for_offenders(*plan, call, values);
   deliver(*plan, call, values, stack);
 }
 
@@ -439,6 +565,20 @@ at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArr
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
+}
+
+void OpKernel::raise_for_offenders(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values) const {
+  std::vector<int64_t> offenders(plan.checks.size());
+  runtime::download(values.back(), offenders.data());
+  for (size_t i = 0; i < offenders.size(); ++i) {
+    if (offenders[i] == lowering::kNoOffender) continue;
+    // The launch may have consumed what was to be overwritten. As on the CPU, what was in range is written.
+    for (const ResultSpec& result : plan.results) {
+      if (result.to != ResultSpec::To::Write) continue;
+      call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
+    }
+    throw Error(plan.checks[i].kind, plan.checks[i].message(offenders[i]));
+  }
 }
 
 void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const {

@@ -11,10 +11,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "aten/captured.h"
 #include "lowering/op.h"
 #include "lowering/view.h"
 #include "runtime/plan.h"
@@ -24,6 +26,13 @@ namespace tpu::aten {
 
 // What a schema argument is, as far as parsing it goes.
 enum class Form : uint8_t { Tensor, TensorList, OptTensorList, Scalar, ScalarList, Other };
+
+Form form_of(const c10::Argument& arg);
+
+// The body of a captured operator did what a graph can't express.
+struct TraceFailed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 struct ArgSpec {
   lowering::Kind kind;
@@ -50,6 +59,8 @@ struct OpPlan {
   // out= tensors whose size is wrong: position among the tensors and the size to take on.
   std::vector<std::pair<int, std::vector<int64_t>>> resizes;
   uint64_t random_count = 0;               // Philox counters that one call consumes
+  // What the last result of the program, an S64 each, is judged by.
+  std::vector<lowering::RuntimeCheck> checks;
 };
 
 // A tensor argument of one call.
@@ -69,8 +80,10 @@ struct Call {
   c10::SmallVector<TensorArg, 8> tensors;
   c10::SmallVector<runtime::Scalar, 8> scalars;
   c10::SmallVector<uint64_t, 64> key;
+  hlo::Precision precision = hlo::Precision::HIGHEST;   // of float32 products
   int random = -1;                         // position of seed and offset among the scalars
   std::optional<at::Generator> generator;
+  std::vector<hlo::Literal> numbers;       // for Options.check
   std::deque<at::Tensor> uploaded;         // keeps CPU tensors moved to the device alive
 };
 
@@ -78,11 +91,13 @@ struct Call {
 class OpKernel final : public c10::OperatorKernel {
  public:
   // Throws tpu::Error naming file and line where the lowering and the schema disagree.
-  OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool functional_form);
+  // With a `body`, the operator is captured from PyTorch code instead of lowered.
+  OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool named, TensorBody body = {});
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
   friend class PlanBuilder;
+  bool mixes_devices(const torch::jit::Stack& stack) const;
   void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
   void parse(torch::jit::Stack* stack, Call& call) const;
   void find_device(torch::jit::Stack* stack, Call& call) const;
@@ -90,9 +105,12 @@ class OpKernel final : public c10::OperatorKernel {
   void parse_static(const c10::IValue& value, lowering::Kind kind, Call& call) const;
   OpPlan* find(const Call& call, uint64_t hash);
   OpPlan* insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan);
+  void run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void raise_for_offenders(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values) const;
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 
   const lowering::OpDef& def_;
+  TensorBody body_;
   std::string name_;                       // "aten::add.out"
   std::vector<ArgSpec> args_;
   std::vector<int> writes_;                // schema arguments that results are written to, in order

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "lowering/promote.h"
+#include "runtime/capture.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
@@ -37,6 +38,13 @@ lowering::View view_of(const TensorArg& arg) {
   return view;
 }
 
+hlo::Literal literal(const c10::Scalar& s) {
+  if (s.isComplex()) return std::complex<double>(s.toComplexDouble());
+  if (s.isFloatingPoint()) return s.toDouble();
+  if (s.isBoolean()) return s.toBool();
+  return s.toLong();
+}
+
 bool is_wide(c10::ScalarType t) {
   return t == c10::ScalarType::Double || t == c10::ScalarType::ComplexDouble;
 }
@@ -55,6 +63,7 @@ class PlanBuilder {
     plan_->plan.name = kernel_.name_;
     plan_->plan.graph = std::make_unique<hlo::Graph>();
     info_.graph = &graph();
+    info_.precision = call_.precision;
     info_.target_is_cpu = runtime::Runtime::get().is_cpu();
     for (const at::Tensor& t : expected_results()) {
       if (t.defined()) {
@@ -65,9 +74,9 @@ class PlanBuilder {
     }
     decide_scalar_width();
     lowering::CallScope scope(&info_);
-    const std::vector<Argument> body_args = make_arguments();
-    Values results = kernel_.def_.body(body_args);
+    Values results = kernel_.body_ ? captured_results() : kernel_.def_.body(make_arguments());
     place_results(results);
+    place_checks();
     finish();
     return std::move(plan_);
   }
@@ -160,7 +169,9 @@ class PlanBuilder {
     switch (kind) {
       case Scalar::Kind::Bool: return DType::PRED;
       case Scalar::Kind::Int: return DType::S64;
-      case Scalar::Kind::Uint: return DType::U64;
+      case Scalar::Kind::Uint:
+      case Scalar::Kind::Seed:
+      case Scalar::Kind::Offset: return DType::U64;
       case Scalar::Kind::Float: return wide_ ? DType::F64 : DType::F32;
       case Scalar::Kind::Complex: return wide_ ? DType::C128 : DType::C64;
     }
@@ -279,6 +290,9 @@ class PlanBuilder {
       }
       if (!spec.hidden) out.push_back(std::move(a));
     }
+    if (kernel_.def_.options.default_generator) {
+      info_.random = {scalar_param(scalar, DType::U64), scalar_param(scalar + 1, DType::U64)};
+    }
     return out;
   }
 
@@ -321,11 +335,118 @@ class PlanBuilder {
       case Kind::Bools:
         for (bool b : value.toBoolList()) a.dims.push_back(b);
         break;
+      case Kind::Number: a.number = literal(value.toScalar()); break;
       case Kind::DType: case Kind::OptDType:
         a.i = static_cast<int64_t>(dtype_of(static_cast<c10::ScalarType>(value.toInt())));
         break;
       default: internal(std::string("no static argument of kind ") + lowering::kind_name(kind));
     }
+  }
+
+  // ---- A body of PyTorch code, captured ----
+
+  // A tensor like the call's, whose value is a placeholder for the graph's.
+  at::Tensor placeholder_of(size_t tensor, runtime::Capture& capture) {
+    const TensorArg& arg = call_.tensors[tensor];
+    if (!arg.tensor) return {};
+    Value v = read_tensor(tensor);
+    std::vector<int64_t> strides = arg.tensor->strides().vec();
+    v = to_storage_order(v, strides);
+    at::Tensor made = make_tensor(make_storage(call_.device, capture.placeholder(v)), arg.tensor->sizes(), strides, 0,
+                                  arg.tensor->scalar_type());
+    if (arg.tensor->unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  }
+
+  // The graph's value of a tensor that the body made or changed.
+  Value value_of_tensor(const at::Tensor& t, runtime::Capture& capture) {
+    if (!t.defined()) return {};
+    if (!t.is_privateuseone()) throw TraceFailed("a result is not on the device");
+    runtime::Slot& slot = slot_of(*t.storage().unsafeGetStorageImpl());
+    Value base = capture.value_of(value_of(slot));
+    const hlo::DType dtype = dtype_of(t.scalar_type());
+    lowering::View view{Dims(t.sizes().begin(), t.sizes().end()), Dims(t.strides().begin(), t.strides().end()), dtype};
+    view.conj = t.is_conj();
+    view.neg = t.is_neg();
+    lowering::Digits digits;
+    const int64_t count = base.type().bytes() / hlo::byte_size(dtype);
+    if (!t.is_contiguous() || t.storage_offset() != 0 || t.numel() != count) {
+      view.access = lowering::classify(count, view.sizes, view.strides, t.storage_offset(), digits);
+    }
+    Values corner;
+    for (int i = 0; i < digits.count; ++i) corner.push_back(hlo::scalar(graph(), DType::S64, digits.values[i]));
+    return lowering::read(base, view, corner);
+  }
+
+  Values captured_results() {
+    Value seed = scalar_param(static_cast<size_t>(call_.random), DType::U64);
+    Value offset = scalar_param(static_cast<size_t>(call_.random) + 1, DType::U64);
+    runtime::Capture capture(graph(), call_.device, seed, offset);
+    torch::jit::Stack stack;
+    std::vector<at::Tensor> writable;
+    std::vector<runtime::ValueRef> before;
+    size_t tensor = 0;
+    const auto next = [&](const ArgSpec& spec) {
+      at::Tensor t = placeholder_of(tensor, capture);
+      if (spec.written) {
+        written_tensors_.push_back(static_cast<int>(tensor));
+        writable.push_back(t);
+        before.push_back(t.defined() ? slot_of(*t.storage().unsafeGetStorageImpl()).value() : runtime::ValueRef());
+      }
+      ++tensor;
+      return t;
+    };
+    for (size_t i = 0; i < kernel_.args_.size(); ++i) {
+      const ArgSpec& spec = kernel_.args_[i];
+      const c10::IValue& value = arguments_[i];
+      if (spec.form == Form::Tensor) {
+        at::Tensor t = next(spec);
+        stack.push_back(t.defined() || !value.isNone() ? c10::IValue(t) : c10::IValue());
+      } else if (spec.form == Form::TensorList) {
+        c10::List<at::Tensor> list;
+        for (size_t j = 0; j < value.toListRef().size(); ++j) list.push_back(next(spec));
+        stack.push_back(list);
+      } else if (spec.form == Form::OptTensorList) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (size_t j = 0; j < value.toListRef().size(); ++j) {
+          at::Tensor t = next(spec);
+          list.push_back(t.defined() ? std::make_optional(t) : std::nullopt);
+        }
+        stack.push_back(list);
+      } else {
+        stack.push_back(value);
+      }
+    }
+    try {
+      kernel_.body_(op_, &stack);
+    } catch (const std::exception& error) {
+      throw TraceFailed(error.what());
+    }
+    Values results;
+    const auto& returned = kernel_.returned_;
+    if (stack.size() < returned.size()) throw TraceFailed("too few results");
+    for (size_t i = 0; i < returned.size(); ++i) {
+      const c10::IValue& value = stack[stack.size() - returned.size() + i];
+      if (returned[i] >= 0) continue;
+      std::vector<at::Tensor> tensors;
+      if (value.isTensorList()) tensors = value.toTensorVector();
+      else tensors = {value.isTensor() ? value.toTensor() : at::Tensor()};
+      for (const at::Tensor& t : tensors) {
+        results.push_back(value_of_tensor(t, capture));
+        captured_strides_.push_back(t.defined() ? t.strides().vec() : std::vector<int64_t>());
+      }
+    }
+    for (size_t i = 0; i < writable.size(); ++i) {
+      const bool changed = writable[i].defined() &&
+                           slot_of(*writable[i].storage().unsafeGetStorageImpl()).value().get() != before[i].get();
+      results.push_back(changed ? value_of_tensor(writable[i], capture) : Value());
+    }
+    for (const auto& [value, constant] : capture.constants()) {
+      params_.push_back({runtime::Param::From::Constant, static_cast<int>(plan_->plan.constants.size()), constant->type()});
+      plan_->plan.constants.push_back(constant);
+    }
+    plan_->random_count = capture.reserved();
+    return results;
   }
 
   void place_results(Values& results) {
@@ -346,6 +467,35 @@ class PlanBuilder {
     for (size_t i = 0; i < writes; ++i) place_write(results[fresh + i], written_tensors_[i]);
   }
 
+  // The elements in the order that a storage of these strides holds them. Strides that leave gaps,
+  // overlap or are missing become contiguous ones.
+  static Value to_storage_order(Value v, std::vector<int64_t>& strides) {
+    const size_t rank = v.dims().size();
+    if (strides.size() == rank && v.numel() > 0) {
+      Dims order(rank);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
+      });
+      int64_t dense = 1;
+      bool is_dense = true;
+      for (size_t k = rank; k-- > 0;) {
+        const int64_t size = v.dim(order[k]);
+        if (size == 1) continue;
+        if (strides[static_cast<size_t>(order[k])] != dense) is_dense = false;
+        dense *= size;
+      }
+      if (is_dense) return hlo::transpose(v, order);
+    }
+    strides.resize(rank);
+    int64_t dense = 1;
+    for (size_t d = rank; d-- > 0;) {
+      strides[d] = dense;
+      dense *= std::max<int64_t>(v.dims()[d], 1);
+    }
+    return v;
+  }
+
   void place_fresh(Value v, const at::Tensor& meta, bool in_list) {
     ResultSpec spec;
     spec.to = ResultSpec::To::Fresh;
@@ -360,39 +510,14 @@ class PlanBuilder {
     if (meta.defined() && !loose) {
       if (v.type() != expected) internal("gives " + to_string(v.type()) + ", PyTorch expects " + to_string(expected));
       spec.strides.assign(meta.strides().begin(), meta.strides().end());
-    } else {
-      int64_t stride = 1;
-      spec.strides.resize(v.dims().size());
-      for (size_t d = v.dims().size(); d-- > 0;) {
-        spec.strides[d] = stride;
-        stride *= std::max<int64_t>(v.dims()[d], 1);
-      }
+    } else if (const size_t at = plan_->results.size(); at < captured_strides_.size()) {
+      spec.strides.assign(captured_strides_[at].begin(), captured_strides_[at].end());
     }
     spec.sizes.assign(v.dims().begin(), v.dims().end());
     spec.dtype = scalar_type_of(v.dtype());
-    // The storage holds the elements in the order of the strides.
-    Dims order(v.dims().size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return spec.strides[static_cast<size_t>(a)] > spec.strides[static_cast<size_t>(b)];
-    });
-    int64_t dense = 1;
-    bool is_dense = true;
-    for (size_t k = order.size(); k-- > 0;) {
-      const auto d = static_cast<size_t>(order[k]);
-      if (spec.sizes[d] == 1) continue;
-      if (spec.strides[d] != dense) is_dense = false;
-      dense *= spec.sizes[d];
-    }
-    if (is_dense && v.numel() > 0) {
-      v = hlo::transpose(v, order);
-    } else {
-      dense = 1;
-      for (size_t d = spec.sizes.size(); d-- > 0;) {
-        spec.strides[d] = dense;
-        dense *= std::max<int64_t>(spec.sizes[d], 1);
-      }
-    }
+    std::vector<int64_t> strides(spec.strides.begin(), spec.strides.end());
+    v = to_storage_order(v, strides);
+    spec.strides.assign(strides.begin(), strides.end());
     spec.program_result = add_result(v);
     plan_->results.push_back(spec);
   }
@@ -437,6 +562,15 @@ class PlanBuilder {
     plan_->results.push_back(spec);
   }
 
+  // One more result, the last: an offender for each check.
+  void place_checks() {
+    if (info_.checks.empty()) return;
+    Values offenders;
+    for (const lowering::RuntimeCheck& check : info_.checks) offenders.push_back(hlo::reshape(check.offender, {1}));
+    add_result(hlo::concat(offenders, 0));
+    plan_->checks = std::move(info_.checks);
+  }
+
   int add_result(Value v) {
     results_.push_back(v);
     return static_cast<int>(results_.size()) - 1;
@@ -472,11 +606,7 @@ class PlanBuilder {
       }
     }
     TPU_LOG(3, plan.name, "\n", hlo::print_short(graph()));
-    if (const auto& options = kernel_.def_.options; call_.random >= 0) {
-      int64_t elements = 0;
-      for (const Type* t : plan.results) elements = std::max(elements, t->numel());
-      plan_->random_count = static_cast<uint64_t>((elements * options.random_per_element + 3) / 4 + 1);
-    }
+    if (!kernel_.body_) plan_->random_count = info_.random_count;
   }
 
   const OpKernel& kernel_;
@@ -490,6 +620,7 @@ class PlanBuilder {
   std::vector<runtime::Param> params_;
   std::vector<std::pair<runtime::Slot*, Value>> bases_;
   std::unordered_map<size_t, Values> digits_;
+  std::vector<std::vector<int64_t>> captured_strides_;
   std::vector<int> written_tensors_;
   Values results_;
   std::vector<std::pair<runtime::Slot*, Value>> written_;

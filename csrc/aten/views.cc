@@ -17,15 +17,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "aten/attention.h"
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/kernel.h"
+#include "aten/sized.h"
 #include "aten/storage.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
-
-void register_sized(torch::Library& library);   // sized.cc
 
 namespace {
 
@@ -165,14 +165,23 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return host.item();
 }
 
-at::Tensor& copy_own(at::Tensor& self, const at::Tensor&) { return self; }
-
 }  // namespace
 
 void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
-  (void)copy_own;
+  library->def("compiled(Tensor(a!)[] inputs) -> Tensor[]");
+  define_sized(*library);
+  // These two read and write such views themselves; the fallback would clone, so call them again.
+  for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    for (const char* name : {"tpu::copy_", "aten::_copy_from"}) {
+      const std::string_view full = name;
+      const size_t colons = full.find("::");
+      auto* falls = new torch::Library(torch::Library::IMPL, std::string(full.substr(0, colons)), key, __FILE__, __LINE__);
+      falls->impl(name + colons + 2, torch::CppFunction::makeFallthrough());
+    }
+  }
+  define_attention(*library);
 }
 
 void register_views() {
@@ -194,6 +203,7 @@ void register_views() {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   register_copies(m);
   register_sized(m);
+  register_attention(m);
 }
 
 }  // namespace tpu::aten

@@ -44,9 +44,10 @@ class Hash128 {
   bool operator==(const Hash128&) const = default;
 
  private:
+  // Every bit of `a` counts: texts may differ in the lowest bit of one word ("0" and "1").
   static uint64_t fold(uint64_t a, uint64_t b) {
-    unsigned __int128 product = static_cast<unsigned __int128>(a | 1) * b;
-    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64) ^ (a >> 1);
+    const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
+    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   }
   uint64_t lo_ = 0x243F6A8885A308D3ull;
   uint64_t hi_ = 0x13198A2E03707344ull;

@@ -22,7 +22,7 @@ const char* kind_name(Kind kind) {
       "Value", "optional<Value>", "Values", "vector<optional<Value>>", "Scale", "Dim", "Axes", "int64_t",
       "optional<int64_t>", "bool", "optional<bool>", "double", "optional<double>", "string", "optional<string>",
       "Dims", "optional<Dims>", "vector<double>", "optional<vector<double>>", "vector<bool>", "DType",
-      "optional<DType>", "Random", "Unused"};
+      "optional<DType>", "Literal", "Random", "Unused"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -40,6 +40,21 @@ const Type& result_type(size_t i) {
 bool is_weak(Value v) {
   const auto& weak = call().weak;
   return std::any_of(weak.begin(), weak.end(), [&](Value w) { return w.same(v); });
+}
+
+bool checks_values() { return call().target_is_cpu; }
+
+void check_range(Value values, int64_t low, int64_t high, ErrorKind kind, std::function<std::string(int64_t)> message) {
+  if (!checks_values() || values.numel() == 0) return;
+  Value v = convert(values, S64);
+  Value offender = max(where(ge(v, low) & lt(v, high), kNoOffender, v), all_dims(v));
+  current_call->checks.push_back({offender, kind, std::move(message)});
+}
+
+void check_not(Value bad, ErrorKind kind, std::string message) {
+  if (!checks_values()) return;
+  Value offender = where(bad, full(bad.graph(), {S64, {}}, 0), kNoOffender);
+  current_call->checks.push_back({offender, kind, [message](int64_t) { return message; }});
 }
 
 CallScope::CallScope(CallInfo* info) : previous_(std::exchange(current_call, info)) {}

@@ -32,6 +32,7 @@ using enum hlo::DType;
 //   Dim                   int, wrapped by the rank of the first Value
 //   Axes                  int[] or int?, wrapped and sorted; none or empty means all dimensions
 //   int64_t bool double string Dims DType, vector<bool>, vector<double>, optional<each>
+//   Literal               Scalar as a number of whatever kind: for operators with special cases
 //   Random                Generator?: the generator's key and counter as operands
 //   Unused                anything: layout, device, memory format, out-of-band flags
 
@@ -65,7 +66,7 @@ struct Unused {};
 
 enum class Kind : uint8_t {
   Value, OptValue, Values, OptValues, Scale, Dim, Axes, Int, OptInt, Bool, OptBool, Double, OptDouble,
-  Str, OptStr, Dims, OptDims, Doubles, OptDoubles, Bools, DType, OptDType, Random, Unused,
+  Str, OptStr, Dims, OptDims, Doubles, OptDoubles, Bools, DType, OptDType, Number, Random, Unused,
 };
 const char* kind_name(Kind kind);
 
@@ -77,17 +78,31 @@ struct Argument {
   double d = 0;
   Dims dims;                                    // Dims, Bools
   std::vector<double> doubles;
+  Literal number = 0;                           // Number
   std::string s;
   bool zero = false, one = false;               // Scale
 };
 
 // ---- What a body may ask about the call it is lowering -----------------------------------------
 
+// What a call must not meet at run time: the program gives the offending number, which the kernel
+// reads after the launch and raises for.
+struct RuntimeCheck {
+  Value offender;                               // rank-0 S64; kNoOffender if there is none
+  ErrorKind kind;
+  std::function<std::string(int64_t)> message;  // from the offender
+};
+inline constexpr int64_t kNoOffender = INT64_MIN;
+
 struct CallInfo {
   Graph* graph = nullptr;
   std::vector<std::optional<Type>> results;     // from PyTorch's meta kernel; empty if it has none
   std::vector<Value> weak;                      // Scalars and wrapped numbers
+  Random random;                                // of Options.default_generator
+  mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
   bool target_is_cpu = true;
+  std::vector<RuntimeCheck> checks = {};
+  Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products
 };
 const CallInfo& call();                         // of the innermost call being built on this thread
 inline Graph& graph() { return *call().graph; }
@@ -95,6 +110,14 @@ inline Graph& graph() { return *call().graph; }
 const Type& result_type(size_t i = 0);
 // Whether `v` is a Python number or a wrapped number: it yields to tensors in type promotion.
 bool is_weak(Value v);
+
+// Whether values may be judged at run time: reading them must cost next to nothing, which holds for
+// the CPU plugin alone. A TPU clamps indices instead, as XLA defines.
+bool checks_values();
+// The call raises `kind` with message(v) if `values` (integers) holds a v outside of low <= v < high.
+void check_range(Value values, int64_t low, int64_t high, ErrorKind kind, std::function<std::string(int64_t)> message);
+// The call raises if `bad` (rank-0 PRED) is true.
+void check_not(Value bad, ErrorKind kind, std::string message);
 
 class CallScope {
  public:
@@ -116,13 +139,23 @@ struct Options {
   bool host_tensors = false;
   // Arguments that results beyond the schema's returns are written to, e.g. running statistics.
   std::vector<int> writes = {};
-  // Philox counters that a random operator consumes per result element, rounded up to 4.
-  int random_per_element = 1;
+  // A random operator without a Generator argument: call().random has the default generator's state.
+  bool default_generator = false;
+  // Run at every call, with the first tensor's dtype and the numbers given for Value parameters:
+  // throws for those that PyTorch refuses, which a plan's key does not tell apart.
+  void (*check)(hlo::DType dtype, const std::vector<Literal>& numbers) = nullptr;
+  // An operator on lists. Where their tensors are not all on one device, PyTorch's own composite
+  // kernel takes over, tensor by tensor.
+  bool lists = false;
+  // Multiplies matrices: torch.set_float32_matmul_precision is part of the key, call().precision has it.
+  bool products = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a
   // result whose type differs from it stands as the graph gives it, contiguous.
   bool loose_meta = false;
+  // Argument 1 is a list of indices for argument 0; bool and uint8 masks in it become positions first.
+  bool mask_indices = false;
 };
 
 struct OpDef {
@@ -170,6 +203,7 @@ TPU_KIND(std::optional<std::vector<double>>, OptDoubles, if (!a.given) return st
 TPU_KIND(std::vector<bool>, Bools, return std::vector<bool>(a.dims.begin(), a.dims.end()))
 TPU_KIND(DType, DType, return static_cast<DType>(a.i))
 TPU_KIND(std::optional<DType>, OptDType, if (!a.given) return std::nullopt; return static_cast<DType>(a.i))
+TPU_KIND(Literal, Number, return a.number)
 TPU_KIND(Random, Random, return {a.values.at(0), a.values.at(1)})
 TPU_KIND(Unused, Unused, return {})
 #undef TPU_KIND

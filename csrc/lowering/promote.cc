@@ -44,24 +44,31 @@ DType promote_types(DType a, DType b) {
   return signed_of_width(std::min(8, unsigned_width * 2));
 }
 
-DType common_dtype(const std::vector<Value>& operands) {
-  std::optional<DType> level[3];   // with dimensions, rank 0, Python numbers
-  for (Value v : operands) {
-    const size_t at = is_weak(v) ? 2 : v.rank() == 0 ? 1 : 0;
-    DType t = v.dtype();
-    if (at == 2) t = category(t) == 3 && t == C128 ? C64 : category(t) == 2 ? F32 : t;
-    level[at] = level[at] ? promote_types(*level[at], t) : t;
+DType number_dtype(const Literal& number) {
+  switch (number.kind()) {
+    case Literal::Kind::Bool: return PRED;
+    case Literal::Kind::Float: return F32;
+    case Literal::Kind::Complex: return C64;
+    default: return S64;
   }
+}
+
+DType common_dtype(const std::vector<Value>& operands, std::optional<Literal> number) {
+  std::optional<DType> level[3];   // with dimensions, rank 0, Python numbers
+  const auto add = [&](size_t at, DType t) { level[at] = level[at] ? promote_types(*level[at], t) : t; };
+  for (Value v : operands) {
+    const DType t = v.dtype();
+    if (!is_weak(v)) add(v.rank() == 0 ? 1 : 0, t);
+    else add(2, is_complex(t) ? C64 : is_floating(t) ? F32 : t);   // whatever width it was uploaded in
+  }
+  if (number) add(2, number_dtype(*number));
   std::optional<DType> result;
   for (const auto& t : level) {
     if (!t) continue;
-    if (!result) {
-      result = t;
-    } else if (category(*t) > category(*result)) {
-      // A complex number beside a real tensor keeps the tensor's width.
-      result = category(*t) == 3 && category(*result) == 2 ? promote_types(*t, *result) : *t;
-      if (category(*t) == 3 && (result == C128) && t == C64 && !level[0]) result = C64;
-    }
+    if (!result) result = t;
+    else if (category(*t) <= category(*result)) continue;
+    else if (is_floating(*result)) result = promote_types(*result, C64);   // *t is complex: the float's width stays
+    else result = t;
   }
   TPU_INTERNAL(result.has_value(), "no operand to take a dtype from");
   return *result;
@@ -82,5 +89,26 @@ Value cast(Value x, DType t) {
 }
 
 DType int_to_float(DType t) { return t == PRED || is_integer(t) ? F32 : t; }
+
+const char* torch_name(DType t) {
+  switch (t) {
+    case PRED: return "Bool";
+    case S8: return "Char";
+    case U8: return "Byte";
+    case S16: return "Short";
+    case S32: return "Int";
+    case S64: return "Long";
+    case U16: return "UInt16";
+    case U32: return "UInt32";
+    case U64: return "UInt64";
+    case F16: return "Half";
+    case BF16: return "BFloat16";
+    case F32: return "Float";
+    case F64: return "Double";
+    case C64: return "ComplexFloat";
+    case C128: return "ComplexDouble";
+    default: return short_name(t);
+  }
+}
 
 }  // namespace tpu::lowering

@@ -12,8 +12,8 @@ namespace tpu::lowering {
 DType promote_types(DType a, DType b);
 
 // torch.result_type of the operands of one call: tensors with dimensions rule, then rank-0 tensors,
-// then Python numbers (is_weak), each only where it is of a higher category.
-DType common_dtype(const std::vector<Value>& operands);
+// then Python numbers (is_weak, and `number`), each only where it is of a higher category.
+DType common_dtype(const std::vector<Value>& operands, std::optional<Literal> number = std::nullopt);
 
 // The dtype PyTorch computes this one in: F32 for BF16, F16 and F8, else itself.
 DType compute_dtype(DType t);
@@ -25,7 +25,13 @@ Value accumulate(Value x);
 // is true, complex drops the imaginary part.
 Value cast(Value x, DType t);
 
+// The dtype a Python number has on its own: PRED, S64, F32 or C64.
+DType number_dtype(const Literal& number);
+
 // Integers and PRED become the default float type, the rest stays: IntToFloat promotion.
 DType int_to_float(DType t);
+
+// PyTorch's name of a dtype in its messages: "Float", "Long".
+const char* torch_name(DType t);
 
 }  // namespace tpu::lowering

@@ -9,5 +9,6 @@ namespace tpu::python {
 void init_device(pybind11::module_& m);
 void init_runtime(pybind11::module_& m);
 void init_testing(pybind11::module_& m);
+void init_compile(pybind11::module_& m);
 
 }  // namespace tpu::python

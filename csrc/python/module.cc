@@ -54,4 +54,5 @@ PYBIND11_MODULE(_C, m) {
   tpu::python::init_device(m);
   tpu::python::init_runtime(m);
   tpu::python::init_testing(m);
+  tpu::python::init_compile(m);
 }

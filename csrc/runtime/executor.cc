@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "runtime/capture.h"
 #include "runtime/device.h"
 #include "runtime/memory.h"
 #include "runtime/metrics.h"
@@ -150,6 +151,9 @@ class ScalarCache {
   std::array<Entry, kSize> entries_;
 };
 
+constexpr const char* kTraceEscaped =
+    "the value of a tensor is needed while its function is being traced; values are known only when the program runs";
+
 ScalarCache& scalar_cache() {
   static auto* cache = new ScalarCache;
   return *cache;
@@ -180,6 +184,10 @@ void set_eager_mode(EagerMode m) { mode().store(m, std::memory_order_relaxed); }
 
 void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
             std::span<ValueRef> results) {
+  if (Capture* capture = Capture::current()) [[unlikely]] {
+    capture->launch(plan, operands, scalars, results);
+    return;
+  }
   Runtime& runtime = Runtime::get();
   Program& program = plan.program();
   memory::reserve(device, plan.result_bytes + program.temporary_bytes);
@@ -189,8 +197,11 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
   SmallArray<ValueRef, 8> held(scalars.empty() ? 0 : count);
   for (size_t i = 0; i < count; ++i) {
     const Param& param = plan.params[i];
-    if (param.from == Param::From::Operand) {
+    if (param.from == Param::From::Operand) [[likely]] {
       args[i] = operands[static_cast<size_t>(param.index)].value->buffer().handle();
+      TPU_CHECK(args[i] != nullptr, plan.name, ": ", kTraceEscaped);
+    } else if (param.from == Param::From::Constant) {
+      args[i] = plan.constants[static_cast<size_t>(param.index)]->buffer().handle();
     } else {
       const Encoded bits = encode(scalars[static_cast<size_t>(param.index)], param.type->dtype);
       held[i] = scalar_cache().get(bits, param.type, device);
@@ -235,11 +246,13 @@ ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event
 void download(const ValueRef& value, void* data) {
   const size_t bytes = static_cast<size_t>(value->type()->bytes());
   if (bytes == 0) return;
+  TPU_CHECK(value->ready_to_use(), kTraceEscaped);
   value->buffer().read(data, bytes);
 }
 
 ValueRef transfer(const ValueRef& value, int device) {
   if (value->device() == device) return value;
+  TPU_CHECK(value->ready_to_use(), kTraceEscaped);
   memory::reserve(device, value->type()->bytes());
   return ValueRef(new DeviceValue(value->type(), device, value->buffer().copy_to(Runtime::get().device(device))));
 }

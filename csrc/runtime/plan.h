@@ -10,12 +10,14 @@
 
 #include "hlo/graph.h"
 #include "runtime/program.h"
+#include "runtime/value.h"
 
 namespace tpu::runtime {
 
 // A number known on the host when an operator is called: a Scalar argument, an offset, a seed.
 struct Scalar {
-  enum class Kind : uint8_t { Bool, Int, Float, Complex, Uint };
+  // Seed and Offset stand for a generator's state while a graph is captured; i: counters to skip.
+  enum class Kind : uint8_t { Bool, Int, Float, Complex, Uint, Seed, Offset };
   Kind kind = Kind::Int;
   int64_t i = 0;       // Bool, Int; bits of Uint
   double re = 0;       // Float, Complex
@@ -24,9 +26,9 @@ struct Scalar {
 
 // Where a parameter of a plan's program comes from.
 struct Param {
-  enum class From : uint8_t { Operand, Scalar };
+  enum class From : uint8_t { Operand, Scalar, Constant };
   From from;
-  int index;                 // into the call's operands or scalars
+  int index;                 // into the call's operands or scalars, or the plan's constants
   const hlo::Type* type;     // a scalar is converted to this (rank 0) on the host
 };
 
@@ -38,6 +40,7 @@ struct Plan {
   std::vector<Param> params;
   std::vector<const hlo::Type*> results;
   int64_t result_bytes = 0;
+  std::vector<ValueRef> constants;               // values that the graph was captured with
   std::vector<int> donated;                      // param indices that an aliased result may reuse
 
   // The executable; compiles or loads from disk on first use. Thread-safe.

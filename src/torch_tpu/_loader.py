@@ -75,6 +75,9 @@ def _load() -> None:
     if not hasattr(torch.utils.swap_tensors, "__wrapped__"):  # a first load may have failed after this
         torch.utils.swap_tensors = _keeping_hooks(torch.utils.swap_tensors)
     _C._register()
+    from torch_tpu.compile import decompositions
+
+    decompositions.register()
 
 
 def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences and patterns made of nothing but numbers.
+#include "lowering/indexing.h"
+
+namespace tpu::lowering {
+namespace {
+
+// 0, 1, 2, ... in the dtype that CPU PyTorch computes the sequence in.
+Value counting(const Type& out) { return iota(graph(), {compute_dtype(out.dtype), out.dims}, 0); }
+
+}  // namespace
+
+// start + i * step: arange and range, whose sizes aten/sized.cc works out.
+TPU_LOWER("tpu::sequence_", [](Value out, Value start, Value step) {
+  Value i = counting(out.type());
+  return convert(cast(start, i.dtype()) + i * cast(step, i.dtype()), out.dtype());
+}, {.no_meta = true});
+
+namespace {
+
+// The dtype that linspace and logspace step in: integers may differ by more than their own type holds.
+DType step_dtype(DType t) { return is_integer(t) ? F64 : compute_dtype(t); }
+
+// n numbers from start to end; each half counts from its own end, so that both ends are exact.
+Value spaced(Value start, Value end, DType t) {
+  const Dims& dims = result_type().dims;
+  const int64_t n = dims[0];
+  Value first = convert(cast(start, result_type().dtype), t), last = convert(cast(end, result_type().dtype), t);
+  if (n <= 1) return broadcast_to(first, dims);
+  Value step = (last - first) / (n - 1);
+  Value i = iota(graph(), {real_of(t), dims}, 0);
+  Value up = convert(i, t), down = convert((n - 1) - i, t);
+  return where(lt(i, n / 2), first + step * up, last - step * down);
+}
+
+}  // namespace
+
+TPU_LOWER("linspace.out", [](Value start, Value end, int64_t) {
+  return cast(spaced(start, end, step_dtype(result_type().dtype)), result_type().dtype);
+});
+
+// base ^ linspace(start, end)
+TPU_LOWER("logspace.out", [](Value start, Value end, int64_t, Value base) {
+  const DType t = step_dtype(result_type().dtype);
+  Value b = convert(cast(base, is_integer(result_type().dtype) ? result_type().dtype : t), t);
+  Value power = pow(b, spaced(start, end, t));
+  // An integer power must not fall short by rounding.
+  if (is_integer(result_type().dtype)) power = where(lt(abs(power - round_even(power)), 1e-9 * abs(power)), round_even(power), power);
+  return cast(power, result_type().dtype);
+});
+
+namespace {
+
+// Rows and columns of the true places of a [rows, cols] pattern, as PyTorch orders them.
+Value places(int64_t rows, int64_t cols, const std::function<Value(Value)>& chosen) {
+  const Type& out = result_type();
+  if (out.dims[1] == 0) return full(graph(), out, 0);
+  Value zeros = full(graph(), {S32, {rows, cols}}, 0);
+  Value mask = chosen(iota_like(zeros, 1, S32) - iota_like(zeros, 0, S32));
+  Value at = true_positions(reshape(mask, {rows * cols}), out.dims[1]);
+  return convert(stack({at / cols, at % cols}, 0), out.dtype);
+}
+
+}  // namespace
+
+TPU_LOWER("tril_indices", [](int64_t rows, int64_t cols, int64_t offset, Unused, Unused, Unused, Unused) {
+  return places(rows, cols, [&](Value diagonal) { return le(diagonal, offset); });
+});
+TPU_LOWER("triu_indices", [](int64_t rows, int64_t cols, int64_t offset, Unused, Unused, Unused, Unused) {
+  return places(rows, cols, [&](Value diagonal) { return ge(diagonal, offset); });
+});
+
+namespace {
+
+Value eye() {
+  Value zeros = full(graph(), {S32, result_type().dims}, 0);
+  return convert(eq(iota_like(zeros, 0, S32), iota_like(zeros, 1, S32)), result_type().dtype);
+}
+
+}  // namespace
+
+TPU_LOWER("eye.out", [](int64_t) { return eye(); });
+TPU_LOWER("eye.m_out", [](int64_t, int64_t) { return eye(); });
+
+}  // namespace tpu::lowering
