@@ -83,6 +83,7 @@ TPU_LOWER("soft_margin_loss_backward", [](Value grad, Value self, Value target, 
 // -w (y ln x + (1 - y) ln(1 - x)), logarithms not below -100
 TPU_LOWER("binary_cross_entropy", [](Value self, Value target, std::optional<Value> weight, int64_t reduction) {
   auto [x, y] = operands(self, target);
+  check_not(any(!(ge(x, 0) & le(x, 1)), all_dims(x)), ErrorKind::Runtime, "all elements of input should be between 0 and 1");
   Value loss = (y - 1) * maximum(log1p(-x), -100) - y * maximum(log(x), -100);
   if (weight) loss = loss * convert(*weight, x.dtype());
   return result(loss, reduction);
@@ -122,6 +123,8 @@ Classes classes(Value x, Value target, std::optional<Value> weight, int64_t igno
   Value index = convert(target, S64);
   if (x.rank() == 1) index = reshape(index, {});
   c.counted = ne(index, ignore_index);
+  check_range(where(c.counted, index, 0), 0, c.count, ErrorKind::Index,
+              [](int64_t t) { return text("Target ", t, " is out of bounds."); });
   c.target = convert(clip(index, 0, std::max<int64_t>(c.count - 1, 0)), S32);
   Value w = like(convert(c.counted, x.dtype()), 1);
   if (weight && c.count > 0) w = take(convert(*weight, x.dtype()), c.target, 0);
@@ -169,6 +172,7 @@ Margin margins(Value self, Value target, double margin, std::optional<Value> wei
   Margin m;
   m.x = as_rows(accumulate(self));
   Value t = reshape(convert(target, S64), {m.x.dim(0), 1});
+  check_range(t, 0, m.x.dim(1), ErrorKind::Runtime, [](int64_t) { return "target out of range"; });
   m.hit = eq(iota_like(m.x, 1, S64), t);
   Value own = sum(where(m.hit, m.x, 0), 1, keep);
   m.z = m.x - own + margin;

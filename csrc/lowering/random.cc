@@ -118,6 +118,7 @@ TPU_LOWER("normal_functional", fill_normal, {.check = check_std});
 // Tensors of means and deviations; the meta kernel gives shape and dtype.
 Value normal_of(Value mean, Value std, Random random) {
   const Type& type = result_type();
+  if (is_integer(mean.dtype()) && !is_weak(mean)) require_floating(mean, "normal_kernel_cpu");
   if (!is_floating(type.dtype) && !is_complex(type.dtype)) {
     fail(ErrorKind::NotImplemented, "\"normal_kernel_cpu\" not implemented for '", torch_name(type.dtype), "'");
   }
@@ -125,8 +126,13 @@ Value normal_of(Value mean, Value std, Random random) {
   return cast(z * cast(std, z.dtype()) + cast(mean, z.dtype()), type.dtype);
 }
 TPU_LOWER("normal.Tensor_float", normal_of, {.check = check_std});
-TPU_LOWER("normal.float_Tensor", normal_of);
-TPU_LOWER("normal.Tensor_Tensor", normal_of);
+Value normal_of_deviations(Value mean, Value std, Random random) {
+  if (is_floating(std.dtype())) {
+    check_not(any(lt(std, 0), all_dims(std)), ErrorKind::Runtime, "normal expects all elements of std >= 0.0");
+  }
+  return normal_of(mean, std, random);
+}
+TPU_LOWER({"normal.float_Tensor", "normal.Tensor_Tensor"}, normal_of_deviations);
 
 // ---- Integers ----------------------------------------------------------------------------------
 
@@ -274,6 +280,7 @@ TPU_LOWER("bernoulli_.Tensor", [](Value self, Value p, Random random) {
     fail(ErrorKind::NotImplemented, "\"bernoulli_tensor_cpu_p_\" not implemented for '", torch_name(p.dtype()), "'");
   }
   const DType t = random_dtype(p.dtype());
+  check_not(any(!(ge(p, 0) & le(p, 1)), all_dims(p)), ErrorKind::Runtime, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
   return cast(lt(Stream(random).uniform(t, self.dims()), broadcast_to(convert(p, t), self.dims())), self.dtype());
 }, {.host_tensors = true});
 
