@@ -22,7 +22,7 @@ namespace {
 using lowering::Kind;
 using runtime::Scalar;
 
-constexpr uint64_t kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
+constexpr uint64_t kShared = 3, kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
 
 bool is_value_kind(Kind k) { return k == Kind::Value || k == Kind::OptValue || k == Kind::Scale; }
 
@@ -89,6 +89,30 @@ uint64_t hash_key(const Call& call) {
   return hash;
 }
 
+// Which tensors share a storage: the plan reads it once and writes to it in turn, so x * x is
+// another plan than x * y.
+void push_sharing(Call& call) {
+  const auto& tensors = call.tensors;
+  const auto shared = [&](size_t later, size_t first) { call.key.push_back(kShared | (later << 8) | (first << 32)); };
+  if (tensors.size() <= 16) {
+    for (size_t i = 1; i < tensors.size(); ++i) {
+      if (tensors[i].slot == nullptr) continue;
+      for (size_t j = 0; j < i; ++j) {
+        if (tensors[j].slot != tensors[i].slot) continue;
+        shared(i, j);
+        break;
+      }
+    }
+    return;
+  }
+  std::unordered_map<const runtime::Slot*, size_t> first;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].slot == nullptr) continue;
+    const auto [it, fresh] = first.emplace(tensors[i].slot, i);
+    if (!fresh) shared(i, it->second);
+  }
+}
+
 void push_bytes(Call& call, std::string_view bytes) {
   call.key.push_back(bytes.size());
   for (size_t i = 0; i < bytes.size(); i += 8) {
@@ -99,6 +123,29 @@ void push_bytes(Call& call, std::string_view bytes) {
 }
 
 uint64_t bits_of(double d) { return std::bit_cast<uint64_t>(d); }
+
+// Tensors on one storage become one parameter: which ones share is part of the key.
+void key_sharing(Call& call) {
+  constexpr size_t kFew = 16;
+  const auto push = [&](size_t first, size_t again) { call.key.push_back(~((first << 32) | again)); };
+  const auto slot = [&](size_t i) { return call.tensors[i].slot; };
+  const size_t n = call.tensors.size();
+  if (n > kFew) {
+    std::unordered_map<runtime::Slot*, size_t> first;
+    for (size_t i = 0; i < n; ++i) {
+      if (!slot(i)) continue;
+      if (const auto [it, fresh] = first.try_emplace(slot(i), i); !fresh) push(it->second, i);
+    }
+    return;
+  }
+  for (size_t i = 1; i < n; ++i) {
+    for (size_t j = 0; j < i && slot(i); ++j) {
+      if (slot(j) != slot(i)) continue;
+      push(j, i);
+      break;
+    }
+  }
+}
 
 // torch.set_float32_matmul_precision. PyTorch refuses to tell when the settings of its own backends
 // contradict each other; they don't concern this device.
@@ -399,6 +446,7 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
     call.random = static_cast<int>(call.scalars.size());
     call.scalars.resize(call.scalars.size() + 2, {Scalar::Kind::Uint, 0, 0, 0});
   }
+  push_sharing(call);
   if (def_.options.check) {
     def_.options.check(dtype_of(call.tensors.empty() ? c10::ScalarType::Float : call.tensors[0].tensor->scalar_type()), call.numbers);
   }
@@ -464,6 +512,7 @@ void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* 
 void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
   Call call;
   parse(stack, call);
+  key_sharing(call);
   const uint64_t hash = hash_key(call);
   OpPlan* plan = find(call, hash);
   if (plan == nullptr) [[unlikely]] {

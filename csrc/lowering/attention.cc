@@ -3,6 +3,7 @@
 
 #include "lowering/matmul.h"
 #include "lowering/promote.h"
+#include "lowering/random.h"
 
 // Scaled dot product attention; csrc/aten/attention.cc defines these operators and calls them.
 //
@@ -47,13 +48,9 @@ struct Attention {
     return s;
   }
 
-  // What p is multiplied by: 0 with probability dropout_p, else 1 / (1 - dropout_p). A counter
-  // of its own high word keeps these streams apart from every other use of the generator.
+  // What p is multiplied by: 0 with probability dropout_p, else 1 / (1 - dropout_p).
   Value keep_factor(Value p) const {
-    Graph& g = p.graph();
-    Value state = stack({random.seed, scalar(g, U64, 0), random.offset + 0x41545445}, 0);
-    Value bits = rng_bit_generator(state, {U32, p.dims()}, RngAlgorithm::PHILOX).output;
-    Value uniform = convert(convert(bits >> 8, S32), p.dtype()) * (1.0 / (1 << 24));
+    Value uniform = convert(Stream(random).uniform(F32, p.dims()), p.dtype());
     const double factor = dropout_p < 1 ? 1 / (1 - dropout_p) : 0;
     return convert(ge(uniform, dropout_p), p.dtype()) * factor;
   }

@@ -30,7 +30,7 @@ Value plain_index(Value index, int64_t size) {
   return convert(where(lt(index, 0) | ge(index, size), size, index), index_dtype(size));
 }
 
-Selection select_indices(Value x, const OptValues& given) {
+Selection select_indices(Value x, const OptValues& given, Checked checked) {
   Selection s;
   for (size_t d = 0; d < given.size(); ++d) {
     if (!given[d]) continue;
@@ -52,7 +52,7 @@ Selection select_indices(Value x, const OptValues& given) {
     Value index = *given[static_cast<size_t>(d)];
     const int64_t size = x.dim(d);
     if (size == 0 && numel(s.batch) > 0) fail(ErrorKind::Index, "index is out of bounds for dimension with size 0");
-    check_range(index, -size, size, ErrorKind::Index, out_of_bounds(d, size));
+    if (checked == Checked::AtRunTime) check_range(index, -size, size, ErrorKind::Index, out_of_bounds(d, size));
     Value wrapped = convert(wrap_index(index, size), index_dtype(largest));
     columns.push_back(expand_dims(broadcast_to(wrapped, s.batch), static_cast<int64_t>(s.batch.size())));
   }

@@ -37,7 +37,8 @@ struct Selection {
   Dims result;
   int64_t where = 0;
 };
-Selection select_indices(Value x, const OptValues& indices);
+enum class Checked { AtRunTime, Already };       // Already: in range by construction
+Selection select_indices(Value x, const OptValues& indices, Checked checked = Checked::AtRunTime);
 Value gather_selection(Value x, const Selection& s);
 Value scatter_selection(Value x, const Selection& s, Value update, const Combine& combine);
 

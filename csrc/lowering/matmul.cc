@@ -8,32 +8,14 @@
 namespace tpu::lowering {
 namespace {
 
-const char* scalar_name(DType t) {
-  switch (t) {
-    case PRED: return "Bool";
-    case S8: return "Char";
-    case U8: return "Byte";
-    case S16: return "Short";
-    case S32: return "Int";
-    case S64: return "Long";
-    case F16: return "Half";
-    case BF16: return "BFloat16";
-    case F32: return "Float";
-    case F64: return "Double";
-    case C64: return "ComplexFloat";
-    case C128: return "ComplexDouble";
-    default: return short_name(t);
-  }
-}
-
 void require_numbers(Value x, const char* what) {
   if (x.dtype() == PRED) fail(ErrorKind::NotImplemented, "\"", what, "\" not implemented for 'Bool'");
 }
 
 void require_same(Value a, Value b, const char* what) {
   require_numbers(a, what);
-  TPU_CHECK(a.dtype() == b.dtype(), what, ": expected operands of the same dtype, but got: ", scalar_name(a.dtype()),
-            " != ", scalar_name(b.dtype()));
+  TPU_CHECK(a.dtype() == b.dtype(), what, ": expected operands of the same dtype, but got: ", torch_name(a.dtype()),
+            " != ", torch_name(b.dtype()));
 }
 
 // sum over k of a[b, i, k] c[b, k, j] as a fused multiply and reduction: a TPU has no dot of 64-bit integers.
@@ -108,22 +90,22 @@ Value adjoint(Value a) { return conj(transposed(a)); }
 // out_ij = sum_k a_ik b_kj
 TPU_LOWER("mm", [](Value a, Value b) {
   require_numbers(a, "addmm_impl_cpu_");
-  TPU_CHECK(a.dtype() == b.dtype(), "expected m1 and m2 to have the same dtype, but got: ", scalar_name(a.dtype()), " != ",
-            scalar_name(b.dtype()));
+  TPU_CHECK(a.dtype() == b.dtype(), "expected m1 and m2 to have the same dtype, but got: ", torch_name(a.dtype()), " != ",
+            torch_name(b.dtype()));
   return convert(matmul(a, b), a.dtype());
 }, {.products = true});
 
 TPU_LOWER("bmm", [](Value a, Value b) {
   require_numbers(a, "bmm");
-  TPU_CHECK(a.dtype() == b.dtype(), "expected scalar type ", scalar_name(a.dtype()), " but found ", scalar_name(b.dtype()));
+  TPU_CHECK(a.dtype() == b.dtype(), "expected scalar type ", torch_name(a.dtype()), " but found ", torch_name(b.dtype()));
   return convert(matmul(a, b), a.dtype());
 }, {.products = true});
 
 // out = beta self + alpha (a b)
 TPU_LOWER("addmm", [](Value self, Value a, Value b, Scale beta, Scale alpha) {
   require_same(a, b, "addmm_impl_cpu_");
-  TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", scalar_name(self.dtype()), " and ",
-            scalar_name(b.dtype()));
+  TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", torch_name(self.dtype()), " and ",
+            torch_name(b.dtype()));
   return add_scaled(self, matmul(a, b), beta, alpha);
 }, {.products = true});
 
@@ -138,15 +120,15 @@ TPU_LOWER("_addmm_activation", [](Value self, Value a, Value b, Scale beta, Scal
 TPU_LOWER("baddbmm", [](Value self, Value a, Value b, Scale beta, Scale alpha) {
   require_numbers(a, "baddbmm");
   TPU_CHECK(self.dtype() == a.dtype() && a.dtype() == b.dtype(), "Input dtypes must be the same, got: input ",
-            scalar_name(self.dtype()), ", batch1: ", scalar_name(a.dtype()), ", batch2: ", scalar_name(b.dtype()));
+            torch_name(self.dtype()), ", batch1: ", torch_name(a.dtype()), ", batch2: ", torch_name(b.dtype()));
   return add_scaled(self, matmul(a, b), beta, alpha, ZeroAlpha::Multiplies);
 }, {.products = true});
 
 // out = beta self + alpha sum_b (x_b y_b)
 TPU_LOWER("addbmm", [](Value self, Value a, Value b, Scale beta, Scale alpha) {
   require_same(a, b, "addbmm");
-  TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", scalar_name(self.dtype()), " and ",
-            scalar_name(b.dtype()));
+  TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", torch_name(self.dtype()), " and ",
+            torch_name(b.dtype()));
   return add_scaled(self, product(a, b, {{}, {}, {0, 2}, {0, 1}}), beta, alpha);
 }, {.products = true});
 
@@ -158,7 +140,7 @@ TPU_LOWER("mv", [](Value a, Value x) {
 TPU_LOWER("addmv", [](Value self, Value a, Value x, Scale beta, Scale alpha) {
   require_numbers(a, "addmv_impl_cpu");
   TPU_CHECK(self.dtype() == a.dtype() && a.dtype() == x.dtype(), "addmv input tensors must have the same dtype, but got ",
-            scalar_name(a.dtype()), ", ", scalar_name(x.dtype()), ", and ", scalar_name(self.dtype()));
+            torch_name(a.dtype()), ", ", torch_name(x.dtype()), ", and ", torch_name(self.dtype()));
   return add_scaled(self, product(a, x, {{}, {}, {1}, {0}}), beta, alpha);
 }, {.products = true});
 
@@ -175,16 +157,16 @@ TPU_LOWER("addr", [](Value self, Value x, Value y, Scale beta, Scale alpha) {
 
 TPU_LOWER("dot", [](Value x, Value y) {
   require_numbers(x, "dot");
-  TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ", scalar_name(x.dtype()),
-            " and ", scalar_name(y.dtype()));
+  TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ", torch_name(x.dtype()),
+            " and ", torch_name(y.dtype()));
   return convert(product(x, y, {{}, {}, {0}, {0}}), x.dtype());
 }, {.products = true});
 
 // sum_i conj(x_i) y_i
 TPU_LOWER("vdot", [](Value x, Value y) {
   require_numbers(x, "vdot");
-  TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ", scalar_name(x.dtype()),
-            " and ", scalar_name(y.dtype()));
+  TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ", torch_name(x.dtype()),
+            " and ", torch_name(y.dtype()));
   return convert(product(conj(x), y, {{}, {}, {0}, {0}}), x.dtype());
 }, {.products = true});
 

@@ -2,78 +2,13 @@
 #include <algorithm>
 
 #include "lowering/promote.h"
-#include "lowering/spatial.h"
+#include "lowering/windows.h"
 
 // Max and average pooling over the last two or three dimensions. Windows are walked as shifted,
 // strided slices, which fuse; large ones as reduce_window. Gradients compare each place with the
 // index its window chose: no scatter.
 namespace tpu::lowering {
 namespace {
-
-// Windows over the last dimensions of an input, one entry each.
-struct Windows {
-  Dims kernel, stride, padding, dilation, in, out;
-  int64_t first = 0;                        // dimension of the input that kernel[0] slides over
-  size_t rank() const { return kernel.size(); }
-  int64_t count() const { return numel(kernel); }
-};
-
-// Unrolled up to this many window places; beyond, reduce_window and scatter.
-constexpr int64_t kMostPlaces = 64;
-
-Windows windows(size_t n, const Dims& in, const Dims& out, const Dims& kernel, const Dims& stride, const Dims& padding,
-                const Dims& dilation) {
-  Windows w;
-  w.kernel = expanded(kernel, n);
-  w.stride = stride.empty() ? w.kernel : expanded(stride, n);
-  w.padding = expanded(padding, n);
-  w.dilation = expanded(dilation, n);
-  w.first = static_cast<int64_t>(in.size() - n);
-  w.in = {in.begin() + w.first, in.end()};
-  w.out = {out.begin() + w.first, out.end()};
-  return w;
-}
-
-// All places of a window, row-major.
-std::vector<Dims> places(const Dims& kernel) {
-  std::vector<Dims> out{{}};
-  for (int64_t k : kernel) {
-    std::vector<Dims> longer;
-    for (const Dims& p : out) {
-      for (int64_t j = 0; j < k; ++j) {
-        longer.push_back(p);
-        longer.back().push_back(j);
-      }
-    }
-    out = std::move(longer);
-  }
-  return out;
-}
-
-// Padded so that every window lies inside, cropped where none reaches.
-Value padded_for(Value x, const Windows& w, Value padding_value) {
-  const Dims zeros(at(x.rank()), 0);
-  Dims low = zeros, high = zeros;
-  for (size_t i = 0; i < w.rank(); ++i) {
-    const size_t d = at(w.first) + i;
-    const int64_t reach = (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1;
-    low[d] = w.padding[i];
-    high[d] = reach - w.in[i] - low[d];
-  }
-  return pad(x, padding_value, low, high, zeros);
-}
-
-// What stands at `place` of each window: the output's shape.
-Value at_place(Value padded, const Windows& w, const Dims& place) {
-  Dims starts(at(padded.rank()), 0), limits = padded.dims(), strides(at(padded.rank()), 1);
-  for (size_t i = 0; i < w.rank(); ++i) {
-    const size_t d = at(w.first) + i;
-    starts[d] = place[i] * w.dilation[i];
-    limits[d] = starts[d] + (w.out[i] - 1) * w.stride[i] + 1;
-    strides[d] = w.stride[i];
-  }
-  return slice(padded, starts, limits, strides);
-}
 
 // Flat offset in the input plane from a window's corner to `place`.
 int64_t offset_of(const Windows& w, const Dims& place) {
@@ -141,23 +76,14 @@ Extreme max_by_window(Value x, const Windows& w) {
   return {out[0], out[1]};
 }
 
-Values max_pool(size_t n, Value x, const Dims& kernel, const Dims& stride, const Dims& padding, const Dims& dilation) {
-  const Dims& out = result_type(0).dims;
-  if (numel(out) == 0) return {full(graph(), {x.dtype(), out}, 0), full(graph(), {S64, out}, 0)};
-  const Windows w = windows(n, x.dims(), out, kernel, stride, padding, dilation);
-  Extreme best = w.count() <= kMostPlaces ? max_by_places(x, w, out) : max_by_window(x, w);
-  return {best.value, best.index};
+}  // namespace
+
+Extreme max_pool(Value x, const Windows& w, const Dims& dims) {
+  if (numel(dims) == 0) return {full(graph(), {x.dtype(), dims}, 0), full(graph(), {S64, dims}, 0)};
+  return w.count() <= kMostPlaces ? max_by_places(x, w, dims) : max_by_window(x, w);
 }
 
-// How many windows a place may belong to: one entry a dimension.
-Dims overlaps(const Windows& w) {
-  Dims out;
-  for (size_t i = 0; i < w.rank(); ++i) {
-    const int64_t reach = (w.kernel[i] - 1) * w.dilation[i] + 1;
-    out.push_back(std::min(w.out[i], (reach + w.stride[i] - 1) / w.stride[i]));
-  }
-  return out;
-}
+namespace {
 
 // Lays one value a window over the `stride` places that follow its corner, shifted on by `shift`
 // strides: [.., out, ..] -> [.., in, ..]. The rest gets `rest`.
@@ -182,8 +108,12 @@ Value spread(Value v, const Windows& w, const Dims& shift, Literal rest) {
   return pad(v, scalar(graph(), v.dtype(), rest), low, high, zeros);
 }
 
+}  // namespace
+
 // Adds up dy where a window chose this place.
 Value max_pool_gradient(Value dy, Value index, const Windows& w, const Dims& dims) {
+  if (dy.numel() == 0) return full(graph(), {compute_dtype(dy.dtype()), dims}, 0);
+  if (numel(overlaps(w)) > kMostPlaces) return scatter_to_plane(dy, index, dims, w.rank());
   Value g = accumulate(dy);
   Value place = full(graph(), {S64, w.in}, 0);
   for (size_t i = 0; i < w.rank(); ++i) {
@@ -198,37 +128,31 @@ Value max_pool_gradient(Value dy, Value index, const Windows& w, const Dims& dim
   return total;
 }
 
-// dx.flat[plane, index] += dy
-Value scatter_to_plane(Value dy, Value index, const Dims& dims, size_t n) {
-  const auto first = static_cast<int64_t>(dims.size() - n);
-  const Dims plane(dims.begin() + first, dims.end()), outer(dims.begin(), dims.begin() + first);
-  const int64_t rows = numel(outer), size = numel(plane), each = dy.numel() / std::max<int64_t>(rows, 1);
-  Value g = accumulate(dy);
-  ScatterDims dimensions{.inserted_window_dims = {1}, .input_batching_dims = {0}, .scatter_indices_batching_dims = {0},
-                         .scatter_dims_to_operand_dims = {1}, .index_vector_dim = 2};
-  Value out = scatter(full(graph(), {g.dtype(), {rows, size}}, 0), reshape(index, {rows, each}), reshape(g, {rows, each}),
-                      dimensions, [](Value a, Value b) { return a + b; });
-  return reshape(out, dims);
+namespace {
+
+Values max_pool_any(size_t n, Value x, const Dims& kernel, const Dims& stride, const Dims& padding, const Dims& dilation) {
+  const Dims& out = result_type(0).dims;
+  Extreme best = max_pool(x, windows(n, x.dims(), out, kernel, stride, padding, dilation), out);
+  return {best.value, best.index};
 }
 
 Value max_pool_backward(size_t n, Value dy, Value x, const Dims& kernel, const Dims& stride, const Dims& padding,
                         const Dims& dilation, Value index) {
-  if (dy.numel() == 0) return zeros_like(x);
   const Windows w = windows(n, x.dims(), dy.dims(), kernel, stride, padding, dilation);
-  Value dx = numel(overlaps(w)) <= kMostPlaces ? max_pool_gradient(dy, index, w, x.dims())
-                                                     : scatter_to_plane(dy, index, x.dims(), n);
-  return convert(dx, x.dtype());
+  return convert(max_pool_gradient(dy, index, w, x.dims()), x.dtype());
 }
 
-TPU_LOWER("max_pool2d_with_indices", [](Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, Unused) {
-  return max_pool(2, x, kernel, stride, padding, dilation);
-});
-TPU_LOWER("max_pool3d_with_indices", [](Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, Unused) {
-  return max_pool(3, x, kernel, stride, padding, dilation);
+TPU_LOWER("max_pool2d_with_indices",
+          [](Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, [[maybe_unused]] bool ceil_mode) {
+  return max_pool_any(2, x, kernel, stride, padding, dilation);
 });
 TPU_LOWER("max_pool2d_with_indices_backward",
           [](Value dy, Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, Unused, Value index) {
   return max_pool_backward(2, dy, x, kernel, stride, padding, dilation, index);
+});
+TPU_LOWER("max_pool3d_with_indices",
+          [](Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, [[maybe_unused]] bool ceil_mode) {
+  return max_pool_any(3, x, kernel, stride, padding, dilation);
 });
 TPU_LOWER("max_pool3d_with_indices_backward",
           [](Value dy, Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, Unused, Value index) {
@@ -325,12 +249,12 @@ Value avg_pool_backward(size_t n, Value dy, Value x, const Dims& kernel, const D
   return convert(g, x.dtype());
 }
 
-TPU_LOWER("avg_pool2d", [](Value x, Dims kernel, Dims stride, Dims padding, Unused, bool count_include_pad,
-                           std::optional<int64_t> divisor) {
+TPU_LOWER("avg_pool2d", [](Value x, Dims kernel, Dims stride, Dims padding, [[maybe_unused]] bool ceil_mode,
+                           bool count_include_pad, std::optional<int64_t> divisor) {
   return avg_pool(2, x, kernel, stride, padding, count_include_pad, divisor);
 });
-TPU_LOWER("avg_pool3d", [](Value x, Dims kernel, Dims stride, Dims padding, Unused, bool count_include_pad,
-                           std::optional<int64_t> divisor) {
+TPU_LOWER("avg_pool3d", [](Value x, Dims kernel, Dims stride, Dims padding, [[maybe_unused]] bool ceil_mode,
+                           bool count_include_pad, std::optional<int64_t> divisor) {
   return avg_pool(3, x, kernel, stride, padding, count_include_pad, divisor);
 });
 TPU_LOWER("avg_pool2d_backward", [](Value dy, Value x, Dims kernel, Dims stride, Dims padding, Unused,

@@ -90,27 +90,4 @@ TPU_LOWER("isin.Tensor_Tensor", [](Value x, Value set, Unused, bool invert) { re
 TPU_LOWER("isin.Tensor_Scalar", [](Value x, Value set, Unused, bool invert) { return is_in(x, set, invert); });
 TPU_LOWER("isin.Scalar_Tensor", [](Value x, Value set, Unused, bool invert) { return is_in(x, set, invert); });
 
-// ---- Histogram ---------------------------------------------------------------------------------
-
-// Counts of `bins` equal parts of [low, high]; equal ends stand for the operand's own range.
-TPU_LOWER("histc", [](Value x, int64_t bins, Value min_, Value max_) {
-  TPU_CHECK(bins > 0, "bins must be > 0");
-  const DType t = x.dtype();
-  Value a = reshape(x, {x.numel()});   // CPU PyTorch computes the bin in the operand's own precision
-  Value low = cast(min_, a.dtype()), high = cast(max_, a.dtype());
-  if (x.numel() > 0) {
-    Value own = eq(low, high);
-    low = where(own, min(a, 0), low);
-    high = where(own, max(a, 0), high);
-  }
-  Value flat = eq(low, high);
-  low = where(flat, low - 1, low);
-  high = where(flat, high + 1, high);
-  Value bin = minimum(cast((a - low) * bins / (high - low), S32), bins - 1);
-  bin = where(ge(a, low) & le(a, high), bin, bins);   // out of range: skipped by scatter
-  Value counts = scatter(full(graph(), {S32, {bins}}, 0), bin, full(graph(), {S32, a.dims()}, 1),
-                         {.inserted_window_dims = {0}, .scatter_dims_to_operand_dims = {0}, .index_vector_dim = 1}, add);
-  return convert(counts, t);
-});
-
 }  // namespace tpu::lowering

@@ -36,10 +36,16 @@ TPU_LOWER("tpu::mask_positions", [](Value mask, int64_t size) {
   return coordinates(padded_positions(mask, size), mask.dims());
 }, {.no_meta = true});
 
+// Read by coordinates: x needs no copy in the mask's shape.
 TPU_LOWER("tpu::masked_select_padded", [](Value x, Value mask, int64_t size) {
   const Dims dims = broadcast_dims(x.dims(), mask.dims(), "masked_select");
-  Value flat = reshape(broadcast_to(x, dims), {numel(dims)});
-  return take(flat, padded_positions(broadcast_to(mask, dims), size), 0);
+  if (size == 0) return full(x.graph(), {x.dtype(), {0}}, 0);
+  Values at = coordinates(padded_positions(broadcast_to(mask, dims), size), dims);
+  at.erase(at.begin(), at.end() - x.rank());
+  OptValues indices;
+  for (int64_t d = 0; d < x.rank(); ++d) indices.push_back(x.dim(d) == 1 ? at[static_cast<size_t>(d)] * 0 : at[static_cast<size_t>(d)]);
+  if (indices.empty()) return broadcast_to(x, {size});
+  return gather_selection(x, select_indices(x, indices, Checked::Already));
 }, {.no_meta = true});
 
 TPU_LOWER("nonzero_static", [](Value x, int64_t size, int64_t fill) {
