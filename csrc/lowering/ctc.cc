@@ -33,7 +33,7 @@ Value log_sum(const Values& terms) {
 
 Value lengths_of(const Values& values, int64_t samples, const char* name) {
   Value v = values.size() == 1 && values[0].rank() == 1 ? values[0] : Value();
-  if (!v) {
+  if (v.node() == nullptr) {
     Values parts;
     for (Value each : values) parts.push_back(reshape(each, {1}));
     v = parts.empty() ? full(graph(), {S64, {0}}, 0) : concatenate(parts, 0);

@@ -23,7 +23,7 @@ Value draw_until(Random random, uint64_t first_round, Value start, Value done, c
       [](const Values& s) { return any(!s[2], all_dims(s[2])); },
       [&](const Values& s) {
         const Candidate c = attempt(Stream(random).round(s[0]));
-        return Values{s[0] + 1, where(!s[2] & c.good, c.value, s[1]), s[2] | c.good};
+        return Values{s[0] + 1, where((!s[2]) & c.good, c.value, s[1]), s[2] | c.good};
       });
   return out[1];
 }
@@ -83,7 +83,7 @@ TPU_LOWER("poisson", [](Value self, Random random) {
     Value quick = ge(us, 0.07) & le(v, vr);
     Value no = lt(k, 0) | (lt(us, 0.013) & gt(v, us));
     Value bound = k * log(safe) - safe - lgamma(maximum(k, 0) + 1);
-    return Candidate{k, quick | (!no & le(log(v) + log(inverse_alpha) - log(a / (us * us) + b), bound))};
+    return Candidate{k, quick | ((!no) & le(log(v) + log(inverse_alpha) - log(a / (us * us) + b), bound))};
   });
   Value out = where(large, many, where(small, product[2], 0));
   return convert(where(is_nan(rate), rate, out), self.dtype());
@@ -106,7 +106,7 @@ TPU_LOWER("binomial", [](Value count, Value prob, Random random) {
   Value flipped = gt(q, 0.5), p = where(flipped, 1 - q, q);
   Value nan = is_nan(n) | is_nan(q);
   Value trivial = nan | le(n, 0) | le(p, 0);
-  Value small = !trivial & lt(n * p, 10), large = !trivial & ge(n * p, 10);
+  Value small = (!trivial) & lt(n * p, 10), large = (!trivial) & ge(n * p, 10);
   // state: round, sum of gaps, successes
   const Values gaps = while_({scalar(graph(), U64, kFirst), like(n, 0), like(n, -1)},
       [&](const Values& s) { return any(small & le(s[1], n), all_dims(n)); },
@@ -127,7 +127,7 @@ TPU_LOWER("binomial", [](Value count, Value prob, Random random) {
     Value bound = (m + 0.5) * log((m + 1) / (r * (safe_n - m + 1))) + (safe_n + 1) * log((safe_n - m + 1) / (safe_n - kk + 1)) +
                   (kk + 0.5) * log(r * (safe_n - kk + 1) / (kk + 1)) + stirling_tail(m) + stirling_tail(safe_n - m) -
                   stirling_tail(kk) - stirling_tail(safe_n - kk);
-    return Candidate{k, quick | (!no & le(log(v * alpha / (a / (us * us) + b)), bound))};
+    return Candidate{k, quick | ((!no) & le(log(v * alpha / (a / (us * us) + b)), bound))};
   });
   Value successes = where(large, many, where(small, gaps[2], 0));
   successes = where(flipped, maximum(n, 0) - successes, successes);

@@ -15,7 +15,7 @@ def check(make, *inputs):
     tpu = copy.deepcopy(cpu).to("tpu")
     results = []
     for module, device in ((cpu, "cpu"), (tpu, "tpu")):
-        args = [tuple(t.to(device) for t in a) if isinstance(a, tuple) else a.to(device).requires_grad_() for a in inputs]
+        args = [tuple(t.to(device) for t in a) if isinstance(a, tuple) else a.detach().to(device).requires_grad_() for a in inputs]
         out = module(*args)
         flat = [t for o in (out if isinstance(out, tuple) else (out,)) for t in (o if isinstance(o, tuple) else (o,))]
         sum((t * t).sum() for t in flat).backward()
