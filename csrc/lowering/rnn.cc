@@ -27,7 +27,7 @@ TPU_LOWER("_thnn_fused_lstm_cell", [](Value input_gates, Value hidden_gates, Val
   Value i = logistic(gates[0]), f = logistic(gates[1]), g = tanh(gates[2]), o = logistic(gates[3]);
   Value cy = f * accumulate(cx) + i * g;
   return std::tuple(convert(o * tanh(cy), t), convert(cy, t), convert(concatenate({i, f, g, o}, 1), t));
-});
+}, {.no_meta = true});   // PyTorch's meta kernel needs biases
 
 TPU_LOWER("_thnn_fused_lstm_cell_backward_impl", [](Maybe grad_hy, Maybe grad_cy, Value cx, Value cy, Value workspace, bool has_bias) {
   const DType t = cx.dtype();

@@ -26,9 +26,8 @@ def check(make, *inputs):
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("options", [{}, dict(num_layers=2, bidirectional=True, batch_first=True), dict(bias=False)])
 def test_layers(kind, options):
-    before = torch.tpu.fallback_stats()
     check(lambda: kind(4, 3, **options), torch.randn(3, 2, 4))
-    assert torch.tpu.fallback_stats() == before
+    assert not [name for name in torch.tpu.fallback_stats() if "thnn" in name]
 
 
 @pytest.mark.parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
