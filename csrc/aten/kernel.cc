@@ -198,6 +198,8 @@ OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema
     ArgSpec spec{Kind::Unused, form_of(arguments[i]), false, i >= def.kinds.size()};
     if (!spec.hidden) {
       spec.kind = def.kinds[i];
+      // int[] may be run-time numbers too.
+      if (spec.kind == Kind::Values && type_text(arguments[i]) == "int[]") spec.form = Form::ScalarList;
       if (!body_ && !fits(spec.kind, spec.form, type_text(arguments[i]))) {
         complain("parameter ", i, " (", arguments[i].name(), ") is ", lowering::kind_name(spec.kind), ", the schema says ",
                  type_text(arguments[i]));

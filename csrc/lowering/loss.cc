@@ -20,15 +20,17 @@ Value result(Value loss, int64_t reduction) { return convert(reduced(loss, reduc
 Value spread(Value grad, Value x, int64_t reduction) {
   Value g = accumulate(grad);
   if (reduction == kMean) g = g / static_cast<double>(x.numel());
-  return convert(g, compute_dtype(result_type().dtype));
+  return convert(g, x.dtype());
 }
-Value gradient(Value g) { return convert(broadcast_to(g, result_type().dims), result_type().dtype); }
 
 // Both sides in the dtype that the loss is computed in, broadcast.
 std::pair<Value, Value> operands(Value self, Value target) {
-  const DType t = compute_dtype(result_type().dtype);
+  const DType t = compute_dtype(common_dtype({self, target}));
   return broadcast_pair("loss", convert(self, t), convert(target, t));
 }
+
+// PyTorch's meta kernels of the gradients divide by the number of elements, be it 0: not asked.
+const Options kGradient{.no_meta = true};
 
 // ---- Element by element ------------------------------------------------------------------------
 
@@ -40,8 +42,8 @@ TPU_LOWER("mse_loss", [](Value self, Value target, int64_t reduction) {
 });
 TPU_LOWER("mse_loss_backward", [](Value grad, Value self, Value target, int64_t reduction) {
   auto [x, y] = operands(self, target);
-  return gradient(spread(grad, x, reduction) * 2 * (x - y));
-});
+  return convert(spread(grad, x, reduction) * 2 * (x - y), common_dtype({self, target}));
+}, kGradient);
 
 // |d| < beta: d^2 / 2 beta, else |d| - beta / 2
 TPU_LOWER("smooth_l1_loss", [](Value self, Value target, int64_t reduction, double beta) {
@@ -54,8 +56,8 @@ TPU_LOWER("smooth_l1_loss_backward", [](Value grad, Value self, Value target, in
   auto [x, y] = operands(self, target);
   Value d = x - y, g = spread(grad, x, reduction);
   Value inner = beta == 0 ? g * d : g * d / beta;
-  return gradient(where(le(d, -beta), -g, where(ge(d, beta), g, inner)));
-});
+  return convert(where(le(d, -beta), -g, where(ge(d, beta), g, inner)), common_dtype({self, target}));
+}, kGradient);
 
 // |d| <= delta: d^2 / 2, else delta (|d| - delta / 2)
 TPU_LOWER("huber_loss", [](Value self, Value target, int64_t reduction, double delta) {
@@ -66,8 +68,8 @@ TPU_LOWER("huber_loss", [](Value self, Value target, int64_t reduction, double d
 TPU_LOWER("huber_loss_backward", [](Value grad, Value self, Value target, int64_t reduction, double delta) {
   auto [x, y] = operands(self, target);
   Value d = x - y, g = spread(grad, x, reduction);
-  return gradient(where(le(d, -delta), g * -delta, where(ge(d, delta), g * delta, g * d)));
-});
+  return convert(where(le(d, -delta), g * -delta, where(ge(d, delta), g * delta, g * d)), common_dtype({self, target}));
+}, kGradient);
 
 // ln(1 + e^(-x y))
 TPU_LOWER("soft_margin_loss", [](Value self, Value target, int64_t reduction) {
@@ -77,12 +79,13 @@ TPU_LOWER("soft_margin_loss", [](Value self, Value target, int64_t reduction) {
 TPU_LOWER("soft_margin_loss_backward", [](Value grad, Value self, Value target, int64_t reduction) {
   auto [x, y] = operands(self, target);
   Value z = exp(-x * y);
-  return gradient(-y * z / (z + 1) * spread(grad, x, reduction));
-});
+  return convert(-y * z / (z + 1) * spread(grad, x, reduction), common_dtype({self, target}));
+}, kGradient);
 
 // -w (y ln x + (1 - y) ln(1 - x)), logarithms not below -100
 TPU_LOWER("binary_cross_entropy", [](Value self, Value target, std::optional<Value> weight, int64_t reduction) {
   auto [x, y] = operands(self, target);
+  check_not(any(!(ge(x, 0) & le(x, 1)), all_dims(x)), ErrorKind::Runtime, "all elements of input should be between 0 and 1");
   Value loss = (y - 1) * maximum(log1p(-x), -100) - y * maximum(log(x), -100);
   if (weight) loss = loss * convert(*weight, x.dtype());
   return result(loss, reduction);
@@ -91,8 +94,8 @@ TPU_LOWER("binary_cross_entropy_backward",
           [](Value grad, Value self, Value target, std::optional<Value> weight, int64_t reduction) {
   auto [x, y] = operands(self, target);
   Value g = spread(grad, x, reduction) * (x - y) / maximum((1 - x) * x, 1e-12);
-  return gradient(weight ? g * convert(*weight, x.dtype()) : g);
-});
+  return convert(weight ? g * convert(*weight, x.dtype()) : g, common_dtype({self, target}));
+}, kGradient);
 
 // (1 - y) x - p ln s(x), p = 1 + (pos_weight - 1) y
 TPU_LOWER("binary_cross_entropy_with_logits",
@@ -122,6 +125,8 @@ Classes classes(Value x, Value target, std::optional<Value> weight, int64_t igno
   Value index = convert(target, S64);
   if (x.rank() == 1) index = reshape(index, {});
   c.counted = ne(index, ignore_index);
+  check_range(where(c.counted, index, 0), 0, c.count, ErrorKind::Index,
+              [](int64_t t) { return text("Target ", t, " is out of bounds."); });
   c.target = convert(clip(index, 0, std::max<int64_t>(c.count - 1, 0)), S32);
   Value w = like(convert(c.counted, x.dtype()), 1);
   if (weight && c.count > 0) w = take(convert(*weight, x.dtype()), c.target, 0);
@@ -135,7 +140,7 @@ std::tuple<Value, Value> nll_forward(Value self, Value target, std::optional<Val
   Value x = accumulate(self);
   const Classes c = classes(x, target, weight, ignore_index);
   const auto to = [&](Value v) { return convert(v, self.dtype()); };
-  Value picked = c.count == 0 ? zeros_like(c.weight) : squeeze(take_along(x, expand_dims(c.target, c.dim), c.dim), c.dim);
+  Value picked = x.numel() == 0 ? zeros_like(c.weight) : squeeze(take_along(x, expand_dims(c.target, c.dim), c.dim), c.dim);
   Value loss = where(c.counted, -picked * c.weight, 0);
   Value total = sum(c.weight, all_dims(c.weight));
   if (reduction == kNone) return {to(loss), x.rank() == 1 ? to(total) : to(zeros_like(total))};
@@ -169,6 +174,7 @@ Margin margins(Value self, Value target, double margin, std::optional<Value> wei
   Margin m;
   m.x = as_rows(accumulate(self));
   Value t = reshape(convert(target, S64), {m.x.dim(0), 1});
+  check_range(t, 0, m.x.dim(1), ErrorKind::Runtime, [](int64_t) { return "target out of range"; });
   m.hit = eq(iota_like(m.x, 1, S64), t);
   Value own = sum(where(m.hit, m.x, 0), 1, keep);
   m.z = m.x - own + margin;
@@ -227,11 +233,12 @@ Labels labels(Value self, Value target) {
 
 // sum over labels j and other classes c of max(0, 1 - x_j + x_c) / c
 TPU_LOWER("multilabel_margin_loss_forward", [](Value self, Value target, int64_t reduction) {
+  TPU_CHECK(self.rank() <= 2 && target.dims() == self.dims(), "inconsistent target size: ", to_string(target.type()), " for input of size: ", to_string(self.type()));
   const Labels l = labels(self, target);
   Value loss = sum(l.z, {1, 2}) / static_cast<double>(l.x.dim(1));
-  Value out = reduction == kNone ? reshape(loss, result_type(0).dims) : reduced(loss, reduction);
-  return std::tuple(convert(out, self.dtype()), convert(reshape(l.is_target, result_type(1).dims), result_type(1).dtype));
-});
+  Value out = reduction != kNone ? reduced(loss, reduction) : self.rank() == 2 ? loss : reshape(loss, {});
+  return std::tuple(convert(out, self.dtype()), convert(reshape(l.is_target, target.dims()), self.dtype()));
+}, {.no_meta = true});
 TPU_LOWER("multilabel_margin_loss_backward", [](Value grad, Value self, Value target, int64_t reduction, Unused) {
   const Labels l = labels(self, target);
   const auto n = static_cast<double>(l.x.dim(0)), c = static_cast<double>(l.x.dim(1));

@@ -32,7 +32,7 @@ class Step {
     if (found_inf) skip_ = eq(reshape(*found_inf, {}), 1);
   }
   void write(Values& list, Value old, Value now) const {
-    if (!now) {
+    if (now.node() == nullptr) {
       list.push_back(now);
       return;
     }

@@ -132,6 +132,8 @@ def _lazy_init() -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "_initialized":  # torch.utils.checkpoint saves the generators' states only then
+        return is_initialized()
     if name == "eager_mode":
         return EagerMode(_C.eager_mode())
     if name == "default_generators":  # opens the device, so not at import
