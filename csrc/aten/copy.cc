@@ -18,6 +18,7 @@
 #include "hlo/math.h"
 #include "lowering/view.h"
 #include "runtime/executor.h"
+#include "runtime/stream.h"
 
 namespace tpu::aten {
 namespace {
@@ -104,6 +105,7 @@ void host_to_device(const at::Tensor& src, at::Tensor& dst, bool non_blocking) {
     slot.set(runtime::upload(source.const_data_ptr(), type, slot.device(), &done));
     auto* keep_alive = new at::Tensor(source);   // until the transfer has read it
     done.on_ready([keep_alive](const std::string*) { delete keep_alive; });
+    runtime::after_launch(slot.device(), std::move(done));
     return;
   }
   slot.set(runtime::upload(source.const_data_ptr(), type, slot.device()));

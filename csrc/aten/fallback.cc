@@ -5,7 +5,6 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
-#include <atomic>
 #include <mutex>
 #include <unordered_set>
 
@@ -16,18 +15,6 @@
 namespace tpu::aten {
 namespace {
 
-FallbackPolicy initial_policy() {
-  const std::string text = env::get_string("TORCH_TPU_CPU_FALLBACK");
-  if (text == "allow") return FallbackPolicy::Allow;
-  if (text == "error") return FallbackPolicy::Error;
-  return FallbackPolicy::Warn;
-}
-
-std::atomic<FallbackPolicy>& policy() {
-  static std::atomic<FallbackPolicy> value{initial_policy()};
-  return value;
-}
-
 bool first_time(const std::string& name) {
   static auto* mutex = new std::mutex;
   static auto* seen = new std::unordered_set<std::string>;
@@ -37,8 +24,12 @@ bool first_time(const std::string& name) {
 
 }  // namespace
 
-FallbackPolicy fallback_policy() { return policy().load(std::memory_order_relaxed); }
-void set_fallback_policy(FallbackPolicy p) { policy().store(p); }
+FallbackPolicy fallback_policy() {
+  const std::string text = env::get_string("TORCH_TPU_CPU_FALLBACK");
+  if (text == "allow") return FallbackPolicy::Allow;
+  if (text == "error") return FallbackPolicy::Error;
+  return FallbackPolicy::Warn;
+}
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());

@@ -283,9 +283,9 @@ void OpKernel::parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call&
     TORCH_CHECK(impl->device_type() == c10::DeviceType::CPU && def_.options.host_tensors && !spec.written,
                 "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device, " and ",
                 tensor.device(), "! (in ", name_, ")");
-    call.uploaded.push_back(to_device(tensor, call.device));
-    if (impl->is_wrapped_number()) call.uploaded.back().unsafeGetTensorImpl()->set_wrapped_number(true);
-    parse_tensor(call.uploaded.back(), spec, call);
+    call.uploaded.push_front(to_device(tensor, call.device));
+    if (impl->is_wrapped_number()) call.uploaded.front().unsafeGetTensorImpl()->set_wrapped_number(true);
+    parse_tensor(call.uploaded.front(), spec, call);
     return;
   }
   arg.slot = &slot_of(*impl->unsafe_storage().unsafeGetStorageImpl());
@@ -370,6 +370,8 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
 
 void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
   find_device(stack, call);
+  call.default_dtype = at::get_default_dtype_as_scalartype();
+  if (call.default_dtype != c10::ScalarType::Float) call.key.push_back(static_cast<uint64_t>(call.default_dtype) + 1);
   if (def_.options.products) {
     call.precision = matmul_precision();
     call.key.push_back(static_cast<uint64_t>(call.precision));

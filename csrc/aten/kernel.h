@@ -8,7 +8,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
-#include <deque>
+#include <forward_list>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -77,6 +77,7 @@ struct TensorArg {
 // Everything known of one call after a walk over its arguments.
 struct Call {
   int device = -1;
+  c10::ScalarType default_dtype = c10::ScalarType::Float;
   c10::SmallVector<TensorArg, 8> tensors;
   c10::SmallVector<runtime::Scalar, 8> scalars;
   c10::SmallVector<uint64_t, 64> key;
@@ -84,7 +85,7 @@ struct Call {
   int random = -1;                         // position of seed and offset among the scalars
   std::optional<at::Generator> generator;
   std::vector<hlo::Literal> numbers;       // for Options.check
-  std::deque<at::Tensor> uploaded;         // keeps CPU tensors moved to the device alive
+  std::forward_list<at::Tensor> uploaded;         // keeps CPU tensors moved to the device alive
 };
 
 // The one kernel: serves the functional, in-place and out= forms of every lowered operator.

@@ -65,6 +65,7 @@ class PlanBuilder {
     plan_->plan.graph = std::make_unique<hlo::Graph>();
     info_.graph = &graph();
     info_.precision = call_.precision;
+    info_.default_dtype = dtype_of(call_.default_dtype);
     info_.target_is_cpu = runtime::Runtime::get().is_cpu();
     for (const at::Tensor& t : expected_results()) {
       if (t.defined()) {

@@ -22,10 +22,10 @@ Padding padding_for(const Dims& in, const Dims& low, const Dims& out, const Dims
 Value product(Value x, Value w, const ConvDims& dims, const ConvOptions& options) {
   const DType t = x.dtype();
   if (is_complex(t)) {
-    const auto part = [&](Value a, Value b) { return convolution(a, b, dims, options); };
+    const auto part = [&](Value a, Value b) { return convolution(a, b, dims, options, call().precision); };
     return complex(part(real(x), real(w)) - part(imag(x), imag(w)), part(real(x), imag(w)) + part(imag(x), real(w)));
   }
-  return convolution(x, w, dims, options, Precision::DEFAULT, compute_dtype(t));
+  return convolution(x, w, dims, options, call().precision, compute_dtype(t));
 }
 
 // [g i, o, ...] -> [g o, i, ...]: the kernel of the transposed convolution of each group.
@@ -160,7 +160,7 @@ TPU_LOWER("convolution", [](Value x, Value w, std::optional<Value> bias, Dims st
   Value y = transposed ? convolve_input_gradient(x, w, g, out) : convolve(x, w, g, out);
   if (bias) y = y + reshape(accumulate(*bias), channel_dims(y));
   return convert(y, x.dtype());
-}, {.no_meta = true});
+}, {.products = true, .no_meta = true});
 
 }  // namespace
 }  // namespace tpu::lowering

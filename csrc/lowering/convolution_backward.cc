@@ -27,7 +27,7 @@ TPU_LOWER("convolution_backward",
     db = convert(sum(accumulate(dy), dims), dy.dtype());
   }
   return Values{dx, dw, db};
-}, {.no_meta = true});
+}, {.products = true, .no_meta = true});
 
 }  // namespace
 }  // namespace tpu::lowering

@@ -102,6 +102,7 @@ struct CallInfo {
   mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
   std::vector<bool> contiguous;                 // of the tensor arguments in order: is_contiguous()
   bool target_is_cpu = true;
+  DType default_dtype = F32;                     // torch.get_default_dtype()
   std::vector<RuntimeCheck> checks = {};
   Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products
 };

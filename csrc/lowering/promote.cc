@@ -48,8 +48,8 @@ DType promote_types(DType a, DType b) {
 DType number_dtype(const Literal& number) {
   switch (number.kind()) {
     case Literal::Kind::Bool: return PRED;
-    case Literal::Kind::Float: return F32;
-    case Literal::Kind::Complex: return C64;
+    case Literal::Kind::Float: return call().default_dtype;
+    case Literal::Kind::Complex: return complex_of(compute_dtype(call().default_dtype));
     default: return S64;
   }
 }
@@ -60,7 +60,7 @@ DType common_dtype(const std::vector<Value>& operands, std::optional<Literal> nu
   for (Value v : operands) {
     const DType t = v.dtype();
     if (!is_weak(v)) add(v.rank() == 0 ? 1 : 0, t);
-    else add(2, is_complex(t) ? C64 : is_floating(t) ? F32 : t);   // whatever width it was uploaded in
+    else add(2, is_complex(t) ? complex_of(compute_dtype(call().default_dtype)) : is_floating(t) ? call().default_dtype : t);   // whatever width it was uploaded in
   }
   if (number) add(2, number_dtype(*number));
   std::optional<DType> result;
@@ -113,7 +113,7 @@ void check_fits(DType t, const std::vector<Literal>& numbers) {
   }
 }
 
-DType int_to_float(DType t) { return t == PRED || is_integer(t) ? F32 : t; }
+DType int_to_float(DType t) { return t == PRED || is_integer(t) ? call().default_dtype : t; }
 
 const char* torch_name(DType t) {
   switch (t) {

@@ -14,6 +14,7 @@
 #include "runtime/device.h"
 #include "runtime/disk_cache.h"
 #include "runtime/metrics.h"
+#include "runtime/precision.h"
 
 namespace tpu::runtime {
 namespace {
@@ -63,8 +64,10 @@ pjrt::Executable load_from_disk(const Hash128& key, const std::string& options) 
   }
 }
 
+// Part of the cache key as well.
 std::string compile_options(bool cpu) {
   pjrt::CompileOptions options;
+  options.env_overrides.emplace_back("xla_allow_excess_precision", allow_excess_precision());
   // Without this the CPU plugin's maximum and minimum drop NaN.
   if (cpu) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
   return pjrt::serialize(options);
@@ -74,7 +77,7 @@ std::string compile_options(bool cpu) {
 
 Program& find_program(const std::string& mlir, std::string_view name) {
   Runtime& runtime = Runtime::get();
-  static const auto& options = *new std::string(compile_options(runtime.is_cpu()));
+  const std::string options = compile_options(runtime.is_cpu());
   Hash128 key;
   key.add(runtime.identity());
   key.add(options);

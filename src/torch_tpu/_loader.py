@@ -75,6 +75,9 @@ def _load() -> None:
     if not hasattr(torch.utils.swap_tensors, "__wrapped__"):  # a first load may have failed after this
         torch.utils.swap_tensors = _keeping_hooks(torch.utils.swap_tensors)
     _C._register()
+    if not getattr(torch.__spec__, "_initializing", False):
+        # Loaded by hand: a backward on the CPU may have started the autograd engine already.
+        _C._add_autograd_workers()
     from torch_tpu.compile import decompositions
 
     decompositions.register()
@@ -93,6 +96,3 @@ def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
                     setattr(tensor, hooks, listed)
 
     return swap_tensors
-    if not getattr(torch.__spec__, "_initializing", False):
-        # Loaded by hand: a backward on the CPU may have started the autograd engine already.
-        _C._add_autograd_workers()
