@@ -22,7 +22,8 @@ struct Attention {
   double scale;
   double dropout_p = 0;
   Random random = {};
-  int64_t first_row = 0;                        // of q, where it is a block of the query rows
+  bool is_block = false;                        // q is a block of the query's rows,
+  int64_t first_row = 0;                        // from this one on
 
   Dims dims(int64_t heads, int64_t rows, int64_t columns) const {
     Dims out(q.dims().begin(), q.dims().end() - 3);
@@ -79,13 +80,14 @@ std::vector<Attention> causal_blocks(const Attention& a) {
   const int64_t rows = a.length(), keys = a.k.dim(a.k.rank() - 2);
   const int64_t step = std::max(kSmallest, (rows + kBlocks - 1) / kBlocks);
   std::vector<Attention> blocks;
-  if (!a.is_causal || a.bias || a.dropout_p > 0 || rows < 2 * step) return blocks;
+  if (!a.is_causal || a.is_block || a.bias || a.dropout_p > 0 || rows < 2 * step) return blocks;
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t last = std::min(rows, first + step), seen = std::min(keys, last);
     Attention block = a;
     block.q = slice_dim(a.q, -2, first, last);
     block.k = slice_dim(a.k, -2, 0, seen);
     block.v = slice_dim(a.v, -2, 0, seen);
+    block.is_block = true;
     block.first_row = first;
     blocks.push_back(block);
   }

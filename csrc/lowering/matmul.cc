@@ -2,6 +2,7 @@
 #include "lowering/matmul.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "lowering/promote.h"
 
@@ -18,6 +19,28 @@ void require_same(Value a, Value b, const char* what) {
             " != ", torch_name(b.dtype()));
 }
 
+bool has(const Dims& dims, int64_t d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
+
+// A factor that is a transpose, as w.t() in a linear layer, gives way to what it transposes, as
+// long as the free dimensions stay in order.
+void skip_transpose(Value& v, Dims& batching, Dims& contracting) {
+  if (v.node()->name != "stablehlo.transpose") return;
+  Value base = v.node()->operands[0];
+  Dims permutation;
+  std::istringstream text(v.node()->attributes.substr(v.node()->attributes.find(':') + 1));
+  for (int64_t d; text >> d; text.ignore(1)) permutation.push_back(d);
+  TPU_INTERNAL(static_cast<int64_t>(permutation.size()) == base.rank(), "a transpose reads ", v.node()->attributes);
+  int64_t last = -1;
+  for (int64_t d = 0; d < v.rank(); ++d) {
+    if (has(batching, d) || has(contracting, d)) continue;
+    if (permutation[static_cast<size_t>(d)] < last) return;
+    last = permutation[static_cast<size_t>(d)];
+  }
+  for (int64_t& d : batching) d = permutation[static_cast<size_t>(d)];
+  for (int64_t& d : contracting) d = permutation[static_cast<size_t>(d)];
+  v = base;
+}
+
 // sum over k of a[b, i, k] c[b, k, j] as a fused multiply and reduction: a TPU has no dot of 64-bit integers.
 Value product_by_sum(Value a, Value b, const DotDims& dims) {
   const auto arrange = [](Value v, const Dims& batch, const Dims& contracting, int64_t before, int64_t after) {
@@ -25,8 +48,7 @@ Value product_by_sum(Value a, Value b, const DotDims& dims) {
     for (int64_t d : batch) shape.push_back(v.dim(d));
     shape.insert(shape.end(), static_cast<size_t>(before), 1);
     for (int64_t d = 0; d < v.rank(); ++d) {
-      if (std::find(batch.begin(), batch.end(), d) != batch.end()) continue;
-      if (std::find(contracting.begin(), contracting.end(), d) != contracting.end()) continue;
+      if (has(batch, d) || has(contracting, d)) continue;
       order.push_back(d);
       shape.push_back(v.dim(d));
     }
@@ -68,8 +90,10 @@ Value add_scaled(Value self, Value product, Scale beta, Scale alpha, ZeroAlpha z
 
 }  // namespace
 
-Value product(Value a, Value b, const DotDims& dims) {
+Value product(Value a, Value b, DotDims dims) {
   const DType t = a.dtype();
+  skip_transpose(a, dims.lhs_batching, dims.lhs_contracting);
+  skip_transpose(b, dims.rhs_batching, dims.rhs_contracting);
   if (!call().target_is_cpu && (t == S64 || t == U64)) return product_by_sum(a, b, dims);
   // Operands of bf16 are exact at any precision; f16 isn't bf16, so it counts as float32.
   const Precision precision = t == F32 || t == C64 || t == F16 ? call().precision : Precision::DEFAULT;

@@ -8,7 +8,7 @@ namespace tpu::lowering {
 // The product of two values of one dtype over the contracting dimensions -> batch, lhs free, rhs
 // free, in the compute dtype (f32 for bf16 and f16), at the precision of the call. Operators that
 // use it have Options.products.
-Value product(Value a, Value b, const DotDims& dims);
+Value product(Value a, Value b, DotDims dims);
 
 // [..., m, k] x [..., k, n], batch dimensions equal; as product().
 Value matmul(Value a, Value b);
