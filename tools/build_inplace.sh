@@ -10,7 +10,12 @@ if [ ! -f "$build/build.ninja" ]; then
   cmake -S . -B "$build" -G Ninja -DPython_EXECUTABLE="$python" ${CMAKE_FLAGS:-} >/dev/null
 fi
 cmake --build "$build" "$@"
-cp "$build"/_C.*.so src/torch_tpu/
+# Renamed into place: processes that have the old one loaded keep it.
+for library in "$build"/_C.*.so; do
+  name=$(basename "$library")
+  cp "$library" "src/torch_tpu/.$name.new"
+  mv "src/torch_tpu/.$name.new" "src/torch_tpu/$name"
+done
 # What pip would write, so that `import torch` finds the device through its entry point.
 info=src/torch_tpu-0.dist-info
 mkdir -p "$info"

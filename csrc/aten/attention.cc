@@ -20,10 +20,11 @@ using at::Tensor;
 using OptTensor = std::optional<Tensor>;
 
 constexpr const char* kForward =
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale) -> (Tensor output, Tensor logsumexp)";
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, bool heads_inside) -> "
+    "(Tensor output, Tensor logsumexp)";
 constexpr const char* kDropout =
-    "attention_dropout(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, float dropout_p, "
-    "Generator? generator) -> (Tensor output, Tensor logsumexp, Tensor seed, Tensor offset)";
+    "attention_dropout(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, "
+    "bool heads_inside, float dropout_p, Generator? generator) -> (Tensor output, Tensor logsumexp, Tensor seed, Tensor offset)";
 constexpr const char* kBackward =
     "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor output, Tensor logsumexp, "
     "Tensor? seed, Tensor? offset, bool is_causal, float scale, float dropout_p, bool bias_grad) -> (Tensor, Tensor, Tensor, Tensor)";
@@ -63,9 +64,9 @@ double scale_of(const Tensor& q, std::optional<double> scale) {
   return scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1))));
 }
 
-// The fused kernels of the CPU lay the output out as [batch, length, heads, size], so that
-// `out.transpose(1, 2).view(...)` works.
-Tensor heads_inside(const Tensor& t) { return t.transpose(-3, -2); }
+// The output is laid out as the query, as the CPU's fused kernel does: with [batch, length, heads,
+// size] in memory, `out.transpose(1, 2).view(...)` works.
+bool has_heads_inside(const Tensor& q) { return q.stride(-3) < q.stride(-2); }
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
@@ -73,19 +74,20 @@ Forward forward(const Tensor& q, const Tensor& k, const Tensor& v, const OptTens
                 bool return_debug_mask, std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, "scaled_dot_product_attention: return_debug_mask is not implemented for TPU");
   TORCH_CHECK(dropout_p >= 0 && dropout_p <= 1, "dropout probability has to be between 0 and 1, but got ", dropout_p);
+  const bool inside = has_heads_inside(q);
   Tensor out, lse, seed, offset;
   if (dropout_p > 0) {
     using F = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double,
-                                                         double, std::optional<at::Generator>);
+                                                         bool, double, std::optional<at::Generator>);
     static const std::optional<at::Generator> default_generator;   // static: gcc 12 takes a local one for uninitialized
     static const auto op = own<F>("tpu::attention_dropout");
-    std::tie(out, lse, seed, offset) = op.call(q, k, v, bias, is_causal, scale_of(q, scale), dropout_p, default_generator);
+    std::tie(out, lse, seed, offset) = op.call(q, k, v, bias, is_causal, scale_of(q, scale), inside, dropout_p, default_generator);
   } else {
-    using F = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double);
+    using F = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double, bool);
     static const auto op = own<F>("tpu::attention");
-    std::tie(out, lse) = op.call(q, k, v, bias, is_causal, scale_of(q, scale));
+    std::tie(out, lse) = op.call(q, k, v, bias, is_causal, scale_of(q, scale), inside);
   }
-  return {heads_inside(out), lse, Tensor(), Tensor(), q.sym_size(-2), k.sym_size(-2), seed, offset, Tensor()};
+  return {inside ? out.transpose(-3, -2) : out, lse, Tensor(), Tensor(), q.sym_size(-2), k.sym_size(-2), seed, offset, Tensor()};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,

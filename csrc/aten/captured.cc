@@ -3,6 +3,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <unordered_set>
@@ -24,7 +25,15 @@ class DecomposedKernel final : public c10::OperatorKernel {
       : kernel_(captured_definition(schema), schema, false, std::move(body)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    // A decomposition may come back to its own operator: PyTorch's references end in it.
+    if (std::find(tracing.begin(), tracing.end(), this) != tracing.end()) {
+      throw TraceFailed(c10::toString(op.operator_name()) + " is its own decomposition");
+    }
     if (!failed_) {
+      struct Entered {
+        explicit Entered(const DecomposedKernel* kernel) { tracing.push_back(kernel); }
+        ~Entered() { tracing.pop_back(); }
+      } entered(this);
       try {
         kernel_(op, keys, stack);
         return;
@@ -37,9 +46,12 @@ class DecomposedKernel final : public c10::OperatorKernel {
   }
 
  private:
+  static thread_local std::vector<const DecomposedKernel*> tracing;
   OpKernel kernel_;
   std::atomic<bool> failed_{false};
 };
+
+thread_local std::vector<const DecomposedKernel*> DecomposedKernel::tracing;
 
 }  // namespace
 

@@ -19,6 +19,7 @@ namespace tpu::aten {
     case ErrorKind::Type: throw c10::TypeError(place, text);
     case ErrorKind::Index: throw c10::IndexError(place, text);
     case ErrorKind::NotImplemented: throw c10::NotImplementedError(place, text);
+    case ErrorKind::Linalg: throw c10::LinAlgError(place, text);
     case ErrorKind::OutOfMemory: throw c10::OutOfMemoryError(place, text);
     case ErrorKind::Runtime:
     case ErrorKind::Internal: break;

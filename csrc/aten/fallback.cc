@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/env.h"
+#include "runtime/capture.h"
 #include "runtime/metrics.h"
 
 namespace tpu::aten {
@@ -41,6 +42,8 @@ void set_fallback_policy(FallbackPolicy p) { policy().store(p); }
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
+  TORCH_CHECK_NOT_IMPLEMENTED(runtime::Capture::current() == nullptr, "operator '", name,
+                              "' runs on the CPU and can't be part of a compiled program");
   TORCH_CHECK_NOT_IMPLEMENTED(fallback_policy() != FallbackPolicy::Error, "operator '", name,
                               "' is not implemented for TPU; set TORCH_TPU_CPU_FALLBACK=allow to run it on the CPU");
   runtime::metrics::count_fallback(name);

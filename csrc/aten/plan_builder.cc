@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/plan_builder.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 
 #include <algorithm>
@@ -72,6 +73,7 @@ class PlanBuilder {
         info_.results.push_back(std::nullopt);
       }
     }
+    for (const TensorArg& arg : call_.tensors) info_.contiguous.push_back(arg.tensor && arg.tensor->is_contiguous());
     decide_scalar_width();
     lowering::CallScope scope(&info_);
     Values results = kernel_.body_ ? captured_results() : kernel_.def_.body(make_arguments());
@@ -525,6 +527,7 @@ class PlanBuilder {
   void place_write(Value v, int tensor) {
     ResultSpec spec;
     const TensorArg& arg = call_.tensors[static_cast<size_t>(tensor)];
+    if (v.node() != nullptr && arg.tensor && !kernel_.def_.options.overlap_ok) at::assert_no_internal_overlap(*arg.tensor);
     if (v.node() == nullptr || !arg.tensor) {   // unchanged, or an optional argument that isn't there
       plan_->results.push_back(spec);
       return;

@@ -193,6 +193,20 @@ bool one_value(const Tensor& self, const Tensor& mask, int64_t dim, const Tensor
   return values.dim() <= after || values.size(values.dim() - 1 - after) == 1;
 }
 
+// Indices broadcast together.
+void check_broadcast(const std::vector<Tensor>& indices) {
+  for (size_t i = 1; i < indices.size(); ++i) {
+    const c10::IntArrayRef a = indices[i - 1].sizes(), b = indices[i].sizes();
+    for (size_t d = 1; d <= std::min(a.size(), b.size()); ++d) {
+      const int64_t m = a[a.size() - d], n = b[b.size() - d];
+      if (m == n || m == 1 || n == 1) continue;
+      std::ostringstream shapes;
+      for (size_t k = 0; k < indices.size(); ++k) shapes << (k ? ", " : "") << indices[k].sizes();
+      TORCH_CHECK_INDEX(false, "shape mismatch: indexing tensors could not be broadcast together with shapes ", shapes.str());
+    }
+  }
+}
+
 }  // namespace
 
 Tensor narrow_result(const Tensor& padded, const Narrowed& to) {
@@ -203,6 +217,7 @@ Tensor narrow_result(const Tensor& padded, const Narrowed& to) {
 std::optional<Narrowed> expand_masks(std::span<c10::IValue> args, bool may_pad) {
   const auto list = args[1].toListRef();
   size_t given = 0, masks = 0;
+  std::vector<Tensor> defined;
   for (const c10::IValue& index : list) {
     if (!index.isTensor() || !index.toTensor().defined()) continue;
     const Tensor& t = index.toTensor();
@@ -211,8 +226,12 @@ std::optional<Narrowed> expand_masks(std::span<c10::IValue> args, bool may_pad) 
     TORCH_CHECK_INDEX(mask || dtype == at::kLong || dtype == at::kInt, "tensors used as indices must be long, int, byte or bool tensors");
     ++given;
     masks += mask;
+    if (list.size() > 1) defined.push_back(t);   // one alone broadcasts with nothing
   }
-  if (masks == 0) return std::nullopt;
+  if (masks == 0) {
+    check_broadcast(defined);
+    return std::nullopt;
+  }
   const Tensor& self = args[0].toTensor();
   c10::List<std::optional<Tensor>> expanded;
   std::optional<Narrowed> narrowed;

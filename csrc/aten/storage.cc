@@ -24,11 +24,15 @@ using runtime::Slot;
 // Hands out address ranges of inaccessible memory, by power-of-two size class.
 class AddressSpace {
  public:
-  uintptr_t take(size_t bytes, size_t* reserved) {
+  uintptr_t take(size_t bytes, Slot* slot) {
     const size_t size = std::bit_ceil(std::max<size_t>(bytes, 64));
     const auto bucket = static_cast<size_t>(std::countr_zero(size));
-    *reserved = size;
+    slot->reserved = size;
     std::lock_guard lock(mutex_);
+    slot->next = live_;
+    slot->previous = nullptr;
+    if (live_) live_->previous = slot;
+    live_ = slot;
     if (!free_[bucket].empty()) {
       const uintptr_t address = free_[bucket].back();
       free_[bucket].pop_back();
@@ -40,9 +44,19 @@ class AddressSpace {
     next_ += size;
     return address;
   }
-  void give_back(uintptr_t address, size_t size) {
+  void give_back(Slot* slot) {
     std::lock_guard lock(mutex_);
-    free_[static_cast<size_t>(std::countr_zero(size))].push_back(address);
+    (slot->previous ? slot->previous->next : live_) = slot->next;
+    if (slot->next) slot->next->previous = slot->previous;
+    if (slot->address) free_[static_cast<size_t>(std::countr_zero(slot->reserved))].push_back(slot->address);
+  }
+  // The live slot that starts at an address; null when none does. A walk over all of them.
+  Slot* find(uintptr_t address) {
+    std::lock_guard lock(mutex_);
+    for (Slot* slot = live_; slot; slot = slot->next) {
+      if (slot->address == address) return slot;
+    }
+    return nullptr;
   }
 
  private:
@@ -57,6 +71,7 @@ class AddressSpace {
     fail(ErrorKind::OutOfMemory, "cannot reserve address space for tensors");
   }
   std::mutex mutex_;
+  Slot* live_ = nullptr;
   uintptr_t next_ = 0, end_ = 0;
   std::array<std::vector<uintptr_t>, 64> free_;
 };
@@ -68,13 +83,13 @@ AddressSpace& addresses() {
 
 void delete_slot(void* context) {
   auto* slot = static_cast<Slot*>(context);
-  addresses().give_back(slot->address, slot->reserved);
+  addresses().give_back(slot);
   delete slot;
 }
 
 c10::DataPtr make_data_ptr(size_t nbytes, int device, const hlo::Type* type) {
   auto slot = std::make_unique<Slot>(device, type);
-  slot->address = addresses().take(nbytes, &slot->reserved);
+  slot->address = addresses().take(nbytes, slot.get());
   void* pointer = reinterpret_cast<void*>(slot->address);
   return {pointer, slot.release(), &delete_slot, c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device))};
 }
@@ -131,8 +146,12 @@ c10::Storage make_storage(int device, runtime::ValueRef value) {
 
 Slot& slot_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& pointer = storage.data_ptr();
-  TORCH_CHECK(pointer.get_deleter() == &delete_slot, "expected a storage that the tpu device allocated");
-  return *static_cast<Slot*>(pointer.get_context());
+  if (pointer.get_deleter() == &delete_slot) [[likely]] return *static_cast<Slot*>(pointer.get_context());
+  // PyTorch wraps our addresses when it saves a storage or takes part in DLPack.
+  Slot* slot = addresses().find(reinterpret_cast<uintptr_t>(pointer.get()));
+  TORCH_CHECK(slot != nullptr, "expected a storage that the tpu device allocated; a view that doesn't start where its ",
+              "storage does can't be exchanged by address: clone() it first");
+  return *slot;
 }
 
 void resize_storage(const c10::Storage& storage, size_t nbytes) {

@@ -9,7 +9,7 @@
 namespace tpu {
 
 // Which Python exception an error becomes at the boundary (aten/ and python/ translate it).
-enum class ErrorKind { Runtime, Value, Type, Index, NotImplemented, OutOfMemory, Internal };
+enum class ErrorKind { Runtime, Value, Type, Index, NotImplemented, Linalg, OutOfMemory, Internal };
 
 // The one exception of the layers below aten/. what() is the text the user sees.
 class Error : public std::runtime_error {

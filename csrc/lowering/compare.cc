@@ -30,6 +30,7 @@ Value clamped(Value x, std::optional<Value> low, std::optional<Value> high) {
   if (low) all.push_back(*low);
   if (high) all.push_back(*high);
   const DType t = common_dtype(all);
+  Refused{"clamp_cpu", no_order}.check(t);
   Value r = convert(x, t);
   if (low) r = maximum(r, convert(*low, t));
   if (high) r = minimum(r, convert(*high, t));
@@ -41,14 +42,14 @@ Value clamped(Value x, std::optional<Value> low, std::optional<Value> high) {
 TPU_LOWER_BINARY({
     {{"eq.Tensor", "eq.Scalar"}, Rule::Test, compared<eq>},
     {{"ne.Tensor", "ne.Scalar"}, Rule::Test, compared<ne>},
-    {{"lt.Tensor", "lt.Scalar"}, Rule::Test, compared<lt>},
-    {{"le.Tensor", "le.Scalar"}, Rule::Test, compared<le>},
-    {{"gt.Tensor", "gt.Scalar"}, Rule::Test, compared<gt>},
-    {{"ge.Tensor", "ge.Scalar"}, Rule::Test, compared<ge>},
-    {{"maximum"}, Rule::Raw, larger},
-    {{"minimum"}, Rule::Raw, smaller},
-    {{"fmax"}, Rule::Raw, ignoring_nan<larger>},
-    {{"fmin"}, Rule::Raw, ignoring_nan<smaller>},
+    {{"lt.Tensor", "lt.Scalar"}, Rule::Test, compared<lt>, {"lt_cpu", no_order}},
+    {{"le.Tensor", "le.Scalar"}, Rule::Test, compared<le>, {"le_cpu", no_order}},
+    {{"gt.Tensor", "gt.Scalar"}, Rule::Test, compared<gt>, {"gt_cpu", no_order}},
+    {{"ge.Tensor", "ge.Scalar"}, Rule::Test, compared<ge>, {"ge_cpu", no_order}},
+    {{"maximum"}, Rule::Raw, larger, {"maximum_cpu", no_order}},
+    {{"minimum"}, Rule::Raw, smaller, {"minimum_cpu", no_order}},
+    {{"fmax"}, Rule::Raw, ignoring_nan<larger>, {"fmax_cpu", no_order}},
+    {{"fmin"}, Rule::Raw, ignoring_nan<smaller>, {"fmin_cpu", no_order}},
 });
 
 // Each side counts by itself, without a common dtype.
@@ -64,7 +65,7 @@ TPU_LOWER("where.self", [](Value condition, Value x, Value y) {
 
 TPU_LOWER({"masked_fill.Scalar", "masked_fill.Tensor"}, [](Value self, Value mask, Value value) {
   return where(mask, cast(value, self.dtype()), self);
-}, {.host_scalars = true});
+}, {.host_scalars = true, .check = check_fits});
 
 // min(max(x, low), high): NaN of any of them shows.
 TPU_LOWER({"clamp", "clamp.Tensor"}, clamped, {.host_scalars = true});

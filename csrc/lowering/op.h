@@ -100,6 +100,7 @@ struct CallInfo {
   std::vector<Value> weak;                      // Scalars and wrapped numbers
   Random random;                                // of Options.default_generator
   mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
+  std::vector<bool> contiguous;                 // of the tensor arguments in order: is_contiguous()
   bool target_is_cpu = true;
   std::vector<RuntimeCheck> checks = {};
   Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products
@@ -149,6 +150,8 @@ struct Options {
   bool lists = false;
   // Multiplies matrices: torch.set_float32_matmul_precision is part of the key, call().precision has it.
   bool products = false;
+  // Writes the same value everywhere, so that the tensor written to may overlap itself.
+  bool overlap_ok = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a

@@ -12,6 +12,11 @@ Value operand(Value v, DType t) { return convert(convert(v, t), compute_dtype(t)
 
 Value unrounded_operand(Value v, DType t) { return v.rank() == 0 ? convert(v, compute_dtype(t)) : operand(v, t); }
 
+void Refused::check(DType t) const {
+  if (refuses == nullptr || !refuses(t)) return;
+  fail(ErrorKind::NotImplemented, '"', kernel, "\" not implemented for '", torch_name(t), "'");
+}
+
 Value pointwise(Rule rule, const Values& operands, const std::function<Value(const Values&)>& f) {
   DType t = common_dtype(operands);
   if (rule == Rule::Float) t = int_to_float(t);
@@ -27,6 +32,7 @@ Value pointwise(Rule rule, const Values& operands, const std::function<Value(con
 UnaryTable::UnaryTable(const char* file, int line, std::initializer_list<UnaryRow> rows) {
   for (const UnaryRow& row : rows) {
     Registrar(file, line, row.name, [row](Value x) {
+      row.refused.check(x.dtype());
       return pointwise(row.rule, {x}, [&](const Values& v) { return row.f(v[0]); });
     });
   }
@@ -34,7 +40,8 @@ UnaryTable::UnaryTable(const char* file, int line, std::initializer_list<UnaryRo
 
 BinaryTable::BinaryTable(const char* file, int line, std::initializer_list<BinaryRow> rows) {
   for (const BinaryRow& row : rows) {
-    const auto body = [rule = row.rule, f = row.f](Value x, Value y) {
+    const auto body = [rule = row.rule, f = row.f, refused = row.refused](Value x, Value y) {
+      refused.check(common_dtype({x, y}));
       return pointwise(rule, {x, y}, [&](const Values& v) { return f(v[0], v[1]); });
     };
     for (const char* name : row.names) Registrar(file, line, name, body, {.host_scalars = true});
@@ -116,10 +123,10 @@ TPU_LOWER_UNARY({
     {"neg", Rule::Raw, negative},
     {"sign", Rule::Raw, sign_of},
     {"sgn", Rule::Raw, sign_of},
-    {"ceil", Rule::Raw, of_floats<ceil>},
-    {"floor", Rule::Raw, of_floats<floor>},
-    {"trunc", Rule::Raw, of_floats<trunc>},
-    {"round", Rule::Raw, of_floats<round_nearest_even>},
+    {"ceil", Rule::Raw, of_floats<ceil>, {"ceil_vml_cpu", bool_or_complex}},
+    {"floor", Rule::Raw, of_floats<floor>, {"floor_vml_cpu", bool_or_complex}},
+    {"trunc", Rule::Raw, of_floats<trunc>, {"trunc_vml_cpu", bool_or_complex}},
+    {"round", Rule::Raw, of_floats<round_nearest_even>, {"round_vml_cpu", bool_or_complex}},
     {"frac", Rule::Same, fraction},
     {"signbit", Rule::Test, sign_bit},
     {"isnan", Rule::Test, is_nan_of},

@@ -22,15 +22,27 @@ enum class Rule {
   Test,          // as Raw; the result is PRED whatever the operands are
 };
 
+// Kinds of dtypes that CPU PyTorch has no kernel for: the call raises NotImplementedError, naming it.
+struct Refused {
+  const char* kernel = nullptr;                 // "bitwise_and_cpu"
+  bool (*refuses)(DType) = nullptr;
+  void check(DType t) const;
+};
+inline bool no_bits(DType t) { return is_floating(t) || is_complex(t); }
+inline bool no_order(DType t) { return is_complex(t); }
+inline bool bool_or_complex(DType t) { return t == PRED || is_complex(t); }
+
 struct UnaryRow {
   const char* name;
   Rule rule;
   Value (*f)(Value);
+  Refused refused = {};
 };
 struct BinaryRow {
   std::initializer_list<const char*> names;     // overloads: Tensor and Scalar forms are alike
   Rule rule;
   Value (*f)(Value, Value);
+  Refused refused = {};
 };
 // Registers each row. A static object of these stands where TPU_LOWER would.
 struct UnaryTable {

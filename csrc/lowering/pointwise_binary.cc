@@ -21,15 +21,29 @@ Value scaled(Value y, const Scale& alpha) {
   return alpha.zero ? y * 0 : y * convert(alpha.value, y.dtype());
 }
 
+// Integers can't be divided by zero.
+void check_divisor(Value b) {
+  if (is_integer(b.dtype()) && b.numel() > 0) {
+    check_not(any(eq(b, 0), hlo::Axes(all_dims(b))), ErrorKind::Runtime, "ZeroDivisionError");
+  }
+}
+
+// The remainder with the sign of the dividend.
+Value c_mod(Value a, Value b) {
+  check_divisor(b);
+  return a % b;
+}
+
 // The remainder with the sign of the divisor.
 Value python_mod(Value a, Value b) {
-  Value r = a % b;
+  Value r = c_mod(a, b);
   const DType t = a.dtype();
   if (is_integer(t) && !is_signed_integer(t)) return r;
   return where(ne(r, 0) & ne(lt(r, 0), lt(b, 0)), r + b, r);
 }
 
 Value truncated_quotient(Value a, Value b) {
+  check_divisor(b);
   Value q = a / b;
   return is_floating(q.dtype()) ? where(lt(q, 0), ceil(q), floor(q)) : q;
 }
@@ -37,6 +51,7 @@ Value truncated_quotient(Value a, Value b) {
 // floor(a / b), from the remainder so that rounding of the quotient can't carry it to the next
 // whole number; as Python's float floor division.
 Value floored_quotient(Value a, Value b) {
+  check_divisor(b);
   const DType t = a.dtype();
   if (is_integer(t)) {
     Value q = a / b;
@@ -107,6 +122,8 @@ Value gcd(Value x, Value y) {
 }
 
 Value lcm(Value x, Value y) {
+  const DType t = x.dtype();
+  if (byte_size(t) < 4) return convert(lcm(convert(x, S32), convert(y, S32)), t);   // C's promotion: |.| before wrapping
   auto [a, b] = broadcast_pair("lcm", x, y);
   Value g = gcd(a, b), r = where(eq(g, 0), g, a / where(eq(g, 0), like(g, 1), g) * b);
   return is_signed_integer(r.dtype()) ? abs(r) : r;
@@ -148,10 +165,13 @@ TPU_LOWER("div.Tensor_mode", divide_by_mode, {.host_scalars = true});
 TPU_LOWER("floor_divide", [](Value x, Value y) { return divide_by_mode(x, y, "floor"); }, {.host_scalars = true});
 
 // The sign of the divisor; fmod: of the dividend.
-TPU_LOWER({"remainder.Tensor", "remainder.Scalar_Tensor"},
-          [](Value x, Value y) { return arithmetic(x, y, false, python_mod); }, {.host_scalars = true});
+TPU_LOWER({"remainder.Tensor", "remainder.Scalar_Tensor"}, [](Value x, Value y) {
+  Refused{"remainder_cpu", bool_or_complex}.check(common_dtype({x, y}));
+  return arithmetic(x, y, false, python_mod);
+}, {.host_scalars = true});
 TPU_LOWER("fmod.Tensor", [](Value x, Value y) {
-  return arithmetic(x, y, false, [](Value a, Value b) { return a % b; });
+  Refused{"fmod_cpu", bool_or_complex}.check(common_dtype({x, y}));
+  return arithmetic(x, y, false, c_mod);
 }, {.host_scalars = true});
 
 TPU_LOWER_BINARY({
@@ -168,18 +188,20 @@ TPU_LOWER_BINARY({
     {{"xlogy.Tensor"}, Rule::Float, x_log<log>},
 });
 
-// x = mantissa 2^exponent, 0.5 <= |mantissa| < 1; zeros, infinities and NaN have exponent 0
+// x = mantissa 2^exponent, 0.5 <= |mantissa| < 1; zeros, infinities and NaN have exponent 0. On the
+// bits, since subnormal numbers may be flushed by arithmetic.
 TPU_LOWER("frexp.Tensor", [](Value self) {
   Value x = convert(self, self.dtype() == F64 ? F64 : F32);
   const bool wide = x.dtype() == F64;
-  const DType bits = wide ? S64 : S32;
-  const int64_t width = wide ? 52 : 23, bias = wide ? 1022 : 126, field = wide ? 0x7FF : 0xFF;
-  const int64_t lift = wide ? 54 : 25;   // makes a subnormal number normal
-  Value small = lt(abs(x), wide ? 0x1p-1022 : 0x1p-126);
-  Value normal = where(small, x * std::ldexp(1.0, static_cast<int>(lift)), x), raw = bitcast_convert(normal, bits);
-  Value exponent = ((raw >> width) & field) - where(small, like(raw, bias + lift), like(raw, bias));
-  Value mantissa = bitcast_convert((raw & ~(field << width)) | (bias << width), x.dtype());
-  Value as_is = eq(x, 0) | !is_finite(x);
+  const DType t = wide ? S64 : S32;
+  const int64_t width = wide ? 52 : 23, bias = wide ? 1022 : 126, largest = wide ? 0x7FF : 0xFF, bits = wide ? 64 : 32;
+  const int64_t fraction_mask = (int64_t{1} << width) - 1;
+  Value raw = bitcast_convert(x, t), field = (raw >> width) & largest, fraction = raw & fraction_mask;
+  Value subnormal = eq(field, 0), shift = count_leading_zeros(fraction) - (bits - 1 - width);
+  Value exponent = where(subnormal, 1 - shift, field) - bias;
+  fraction = where(subnormal, (fraction << shift) & fraction_mask, fraction);
+  Value mantissa = bitcast_convert((raw & lowest(x.graph(), t)) | (bias << width) | fraction, x.dtype());
+  Value as_is = (subnormal & eq(raw & fraction_mask, 0)) | eq(field, largest);
   return std::tuple{convert(where(as_is, x, mantissa), self.dtype()),
                     convert(where(as_is, zeros_like(exponent), exponent), S32)};
 });

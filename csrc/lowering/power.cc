@@ -7,13 +7,22 @@
 namespace tpu::lowering {
 namespace {
 
+// x^n for n >= 0, wrapping, by squaring: XLA's power looks at few bits of the exponent.
+Value power_by_squaring(Value x, Value n) {
+  return while_({like(x, 1), x, n}, [](const Values& s) { return any(ne(s[2], 0), hlo::Axes(all_dims(s[2]))); },
+                [](const Values& s) {
+                  Value product = where(ne(s[2] & 1, 0), s[0] * s[1], s[0]);
+                  return Values{product, s[1] * s[1], shift_right_logical(s[2], like(s[2], 1))};
+                })[0];
+}
+
 // Negative exponents of integers: 1 / x rounded toward zero, so 0 unless x is 1 or -1; 0 for x = 0.
 Value integer_power(Value x, Value n) {
-  if (!is_signed_integer(x.dtype())) return power(x, n);
+  if (!is_signed_integer(x.dtype())) return power_by_squaring(x, n);
   Value zero = like(x, 0), one = like(x, 1);
   Value odd = ne(n & 1, 0);
   Value inverse = where(eq(x, 1), one, where(eq(x, -1), where(odd, like(x, -1), one), zero));
-  return where(lt(n, 0), inverse, power(x, maximum(n, 0)));
+  return where(lt(n, 0), inverse, power_by_squaring(x, maximum(n, 0)));
 }
 
 Value power_of(Value x, Value y) {

@@ -2,6 +2,7 @@
 #include "lowering/promote.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tpu::lowering {
 namespace {
@@ -86,6 +87,30 @@ Value cast(Value x, DType t) {
     if (byte_size(t) < 8 && (byte_size(t) < 4 || !is_signed_integer(t))) return convert(convert(x, S64), t);
   }
   return convert(x, t);
+}
+
+void check_fits(DType t, const std::vector<Literal>& numbers) {
+  struct Range {
+    DType dtype;
+    double low, high;
+    const char* name;
+  };
+  static constexpr Range kRanges[] = {
+      {S8, -128, 127, "int8_t"},         {U8, -255, 255, "uint8_t"},
+      {S16, -32768, 32767, "int16_t"},   {U16, -65535, 65535, "uint16_t"},
+      {S32, -0x1p31, 0x1p31 - 1, "int"}, {U32, -0x1p32 + 1, 0x1p32 - 1, "uint32_t"},
+      {S64, -0x1p63, 0x1p63, "int64_t"}, {F16, -65504, 65504, "at::Half"},
+      {F32, -0x1.fffffep127, 0x1.fffffep127, "float"},
+  };
+  for (const Range& range : kRanges) {
+    if (range.dtype != t) continue;
+    for (const Literal& number : numbers) {
+      const double v = number.number().real();
+      const bool special = is_floating(t) && !std::isfinite(v);
+      TPU_CHECK(special || (v >= range.low && v <= range.high), "value cannot be converted to type ", range.name,
+                " without overflow");
+    }
+  }
 }
 
 DType int_to_float(DType t) { return t == PRED || is_integer(t) ? F32 : t; }

@@ -28,6 +28,10 @@ Value cast(Value x, DType t);
 // The dtype a Python number has on its own: PRED, S64, F32 or C64.
 DType number_dtype(const Literal& number);
 
+// Options.check of operators that store Scalars in the first tensor's dtype: throws, as CPU PyTorch,
+// for those it can't hold. Negative numbers may wrap in unsigned types.
+void check_fits(DType t, const std::vector<Literal>& numbers);
+
 // Integers and PRED become the default float type, the rest stays: IntToFloat promotion.
 DType int_to_float(DType t);
 

@@ -9,6 +9,11 @@ int64_t count(Value x, const hlo::Axes& dims) {
   return n;
 }
 
+void need_elements(Value x, int64_t dim, const char* op) {
+  if (x.rank() == 0 || x.dim(dim) > 0) return;
+  fail(ErrorKind::Index, op, "(): Expected reduction dim ", dim, " to have non-zero size.");
+}
+
 namespace {
 
 // Converted to the result's dtype first, as PyTorch does: int and bool sums count in int64.
@@ -87,8 +92,18 @@ Extreme first_extreme(Value x, int64_t dim, bool keep_dims, bool largest) {
 
 TPU_LOWER("amax", [](Value x, Axes dims, bool keep_dims) { return max(x, dims, keep_dims); });
 TPU_LOWER("amin", [](Value x, Axes dims, bool keep_dims) { return min(x, dims, keep_dims); });
-TPU_LOWER("max", [](Value x) { return max(x, all_dims(x)); });
-TPU_LOWER("min", [](Value x) { return min(x, all_dims(x)); });
+static void need_any(Value x, const char* op) {
+  TPU_CHECK(x.numel() > 0, op, "(): Expected reduction dim to be specified for input.numel() == 0. ",
+            "Specify the reduction dim with the 'dim' argument.");
+}
+TPU_LOWER("max", [](Value x) {
+  need_any(x, "max");
+  return max(x, all_dims(x));
+});
+TPU_LOWER("min", [](Value x) {
+  need_any(x, "min");
+  return min(x, all_dims(x));
+});
 TPU_LOWER("aminmax", [](Value x, std::optional<int64_t> dim, bool keep_dims) {
   const hlo::Axes dims = dim && x.rank() > 0 ? hlo::Axes(*dim) : hlo::Axes(all_dims(x));
   return std::tuple(min(x, dims, keep_dims), max(x, dims, keep_dims));
@@ -99,10 +114,12 @@ TPU_LOWER("_aminmax.dim", [](Value x, Dim dim, bool keep_dims) {
 });
 
 TPU_LOWER("max.dim", [](Value x, Dim dim, bool keep_dims) {
+  need_elements(x, dim, "max");
   const Extreme e = first_extreme(x, dim, keep_dims, true);
   return std::tuple(e.value, e.index);
 });
 TPU_LOWER("min.dim", [](Value x, Dim dim, bool keep_dims) {
+  need_elements(x, dim, "min");
   const Extreme e = first_extreme(x, dim, keep_dims, false);
   return std::tuple(e.value, e.index);
 });

@@ -10,6 +10,9 @@ namespace tpu::lowering {
 // The dimension a call names: none of a 0-d tensor, which accepts dim 0 and -1.
 inline hlo::Axes along(Value x, Dim dim) { return x.rank() == 0 ? hlo::Axes(Dims{}) : hlo::Axes(dim.value); }
 
+// Throws as PyTorch does when there is nothing along dim to choose from.
+void need_elements(Value x, int64_t dim, const char* op);
+
 // Number of elements that are reduced into one.
 int64_t count(Value x, const hlo::Axes& dims);
 

@@ -114,6 +114,28 @@ Taps interpolation(Mode mode, DType t, int64_t in, int64_t out, bool align, Scal
   return taps_for(mode, Positions<float>{in, out, align, scale});
 }
 
+// Bytes are mixed in fixed point, as CPU PyTorch does: weights of at most 16 bits, rounded.
+Taps fixed_point(Taps taps) {
+  double largest = 0;
+  for (auto& row : taps.rows) {
+    std::vector<std::pair<int64_t, double>> merged;   // clamped places meet at the border
+    for (const auto& [index, weight] : row) {
+      if (!merged.empty() && merged.back().first == index) merged.back().second += weight;
+      else merged.emplace_back(index, weight);
+      largest = std::max(largest, merged.back().second);
+    }
+    row = std::move(merged);
+  }
+  int bits = 0;
+  while (bits < 22 && static_cast<int64_t>(0.5 + largest * std::exp2(bits + 1)) < (1 << 15)) ++bits;
+  for (auto& row : taps.rows) {
+    for (auto& [index, weight] : row) {
+      weight = std::trunc(weight * std::exp2(bits) + (weight < 0 ? -0.5 : 0.5)) / std::exp2(bits);
+    }
+  }
+  return taps;
+}
+
 bool copies(Mode mode) { return mode == Mode::Nearest || mode == Mode::NearestExact; }
 
 // x [N, C, ...] to spatial sizes `size`.
@@ -123,11 +145,10 @@ Value resize(Value x, const Dims& size, Mode mode, bool align, const std::vector
   Value v = copies(mode) ? x : whole ? convert(x, F32) : accumulate(x);
   for (size_t i = size.size(); i-- > 0;) {
     const auto d = static_cast<int64_t>(i) + 2;
-    v = apply(interpolation(mode, t, x.dim(d), size[i], align, scales[i]), v, d);
-    // Bytes round to bytes after each pass of the antialiased filters.
-    if (whole && mode >= Mode::LinearAa) v = clip(round_even(v), 0, 255);
+    const Taps taps = interpolation(mode, t, x.dim(d), size[i], align, scales[i]);
+    v = apply(whole ? fixed_point(taps) : taps, v, d);
+    if (whole) v = clip(floor(v + 0.5), 0, 255);
   }
-  if (whole) v = clip(round_even(v), 0, 255);
   return convert(v, t);
 }
 

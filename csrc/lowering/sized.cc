@@ -36,11 +36,13 @@ TPU_LOWER("tpu::mask_positions", [](Value mask, int64_t size) {
   return coordinates(padded_positions(mask, size), mask.dims());
 }, {.no_meta = true});
 
-// Read by coordinates: x needs no copy in the mask's shape.
+// An x that broadcasts is read by coordinates: it needs no copy in the mask's shape.
 TPU_LOWER("tpu::masked_select_padded", [](Value x, Value mask, int64_t size) {
   const Dims dims = broadcast_dims(x.dims(), mask.dims(), "masked_select");
   if (size == 0) return full(x.graph(), {x.dtype(), {0}}, 0);
-  Values at = coordinates(padded_positions(broadcast_to(mask, dims), size), dims);
+  Value position = padded_positions(broadcast_to(mask, dims), size);
+  if (x.dims() == dims) return take(reshape(x, {x.numel()}), position, 0);
+  Values at = coordinates(position, dims);
   at.erase(at.begin(), at.end() - x.rank());
   OptValues indices;
   for (int64_t d = 0; d < x.rank(); ++d) indices.push_back(x.dim(d) == 1 ? at[static_cast<size_t>(d)] * 0 : at[static_cast<size_t>(d)]);

@@ -18,15 +18,21 @@ Value log_softmax(Value x, const hlo::Axes& dims) {
   return a - log(sum(exp(a), dims, keep));
 }
 
+Value operand(Value x, const char* kernel) {
+  if (is_integer(x.dtype()) || x.dtype() == PRED) {
+    fail(ErrorKind::NotImplemented, '"', kernel, "\" not implemented for '", torch_name(x.dtype()), "'");
+  }
+  return accumulate(x);
+}
 Value finish(Value x) { return convert(x, result_type().dtype); }
 
 }  // namespace
 
 TPU_LOWER("_softmax", [](Value x, Dim dim, bool /*half_to_float: the result's dtype*/) {
-  return finish(softmax(accumulate(x), along(x, dim)));
+  return finish(softmax(operand(x, "softmax"), along(x, dim)));
 });
 TPU_LOWER("_log_softmax", [](Value x, Dim dim, bool /*half_to_float*/) {
-  return finish(log_softmax(accumulate(x), along(x, dim)));
+  return finish(log_softmax(operand(x, "log_softmax"), along(x, dim)));
 });
 
 // dx = y (dy - sum_j y_j dy_j)

@@ -69,6 +69,7 @@ Sorted sorted_last(Value x, bool descending) {
 
 // The element of `s` at `position` (size 1 along dim), and its place in the operand.
 std::tuple<Value, Value> pick(const Sorted& s, Value position, int64_t dim, bool keep_dims) {
+  if (position.numel() == 0) return {full(graph(), result_type(0), 0), full(graph(), result_type(1), 0)};
   Value value = take_along(s.values, position, dim), index = take_along(s.indices, position, dim);
   return keep_dims ? std::tuple(value, index) : std::tuple(squeeze(value, dim), squeeze(index, dim));
 }
@@ -77,7 +78,7 @@ std::tuple<Value, Value> pick(const Sorted& s, Value position, int64_t dim, bool
 
 Sorted sorted(Value x, int64_t dim, bool descending) {
   TPU_CHECK(!is_complex(x.dtype()), "Sort does not support complex dtypes on CPU");
-  if (x.rank() == 0) return {x, scalar(graph(), S64, 0)};
+  if (x.numel() == 0 || x.rank() == 0) return {x, full(graph(), {S64, x.dims()}, 0)};
   const Sorted s = sorted_last(move_dim(x, dim, -1), descending);
   return {move_dim(s.values, -1, dim), move_dim(s.indices, -1, dim)};
 }
@@ -111,6 +112,7 @@ TPU_LOWER("kthvalue", [](Value x, int64_t k, Dim dim, bool keep_dims) {
 
 // The lower of two middle ones. median: the first NaN if there is one. nanmedian: among the numbers.
 static std::tuple<Value, Value> median(Value x, int64_t dim, bool keep_dims, bool skip_nan) {
+  need_elements(x, dim, "median");
   const Sorted s = sorted(x, dim, false);
   if (x.rank() == 0) return {s.values, s.indices};
   const int64_t n = x.dim(dim);
@@ -130,10 +132,10 @@ TPU_LOWER("nanmedian.dim", [](Value x, Dim dim, bool keep_dims) { return median(
 
 // The smallest of the most frequent values, at its last place: the first longest run of equals in order.
 TPU_LOWER("mode", [](Value x, Dim dim, bool keep_dims) {
+  need_elements(x, dim, "mode");
   const Sorted s = sorted(x, dim, false);
   if (x.rank() == 0) return std::tuple(s.values, s.indices);
   const int64_t n = x.dim(dim);
-  TPU_CHECK(n > 0, "mode(): Expected reduction dim ", dim.value, " to have non-zero size.");
   Value place = iota_like(x, dim, S32);
   Value changes = ne(slice_dim(s.values, dim, 1, n), slice_dim(s.values, dim, 0, n - 1));
   Value begins = pad_dim(changes, dim, 1, 0, true), ends = pad_dim(changes, dim, 0, 1, true);

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 
+#include "aten/engine.h"
 #include "aten/register.h"
 #include "base/error.h"
 #include "python/bindings.h"
@@ -26,6 +27,7 @@ void translate(std::exception_ptr pending) {
       case ErrorKind::Index: return set_error(PyExc_IndexError, error.what());
       case ErrorKind::NotImplemented: return set_error(PyExc_NotImplementedError, error.what());
       case ErrorKind::OutOfMemory: return set_error(out_of_memory_type(), error.what());
+      case ErrorKind::Linalg:
       case ErrorKind::Runtime:
       case ErrorKind::Internal: return set_error(PyExc_RuntimeError, error.what());
     }
@@ -50,6 +52,7 @@ void translate(std::exception_ptr pending) {
 PYBIND11_MODULE(_C, m) {
   pybind11::register_local_exception_translator(tpu::python::translate);
   // Not at import: a bad entry must be a Python error that names its file and line.
+  m.def("_add_autograd_workers", &tpu::aten::add_autograd_workers, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("_register", [] { tpu::aten::register_all(); }, "Registers the kernels of the tpu device with PyTorch.");
   tpu::python::init_device(m);
   tpu::python::init_runtime(m);

@@ -40,6 +40,9 @@ class Slot {
   // Address in the reserved range, so that the storage's pointer is unique.
   uintptr_t address = 0;
   size_t reserved = 0;
+  // The list of all live slots, kept by whoever gives out addresses.
+  Slot* next = nullptr;
+  Slot* previous = nullptr;
 
  private:
   struct Lock {

@@ -93,3 +93,6 @@ def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
                     setattr(tensor, hooks, listed)
 
     return swap_tensors
+    if not getattr(torch.__spec__, "_initializing", False):
+        # Loaded by hand: a backward on the CPU may have started the autograd engine already.
+        _C._add_autograd_workers()
