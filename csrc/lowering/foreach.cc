@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "lowering/promote.h"
 
@@ -183,6 +185,8 @@ Values norms(const Values& self, double p, std::optional<DType> dtype, bool root
   Values out;
   for (size_t i = 0; i < self.size(); ++i) {
     Value x = self[i];
+    TPU_CHECK(is_floating(x.dtype()) || is_complex(x.dtype()),
+              "linalg.vector_norm: Expected a floating point or complex tensor as input. Got ", torch_name(x.dtype()));
     if (dtype) x = cast(x, *dtype);
     const DType to = real_of(x.dtype());
     Value a = accumulate(is_complex(x.dtype()) ? abs(x) : x);
