@@ -10,5 +10,6 @@ void init_device(pybind11::module_& m);
 void init_runtime(pybind11::module_& m);
 void init_testing(pybind11::module_& m);
 void init_compile(pybind11::module_& m);
+void init_registry(pybind11::module_& m);
 
 }  // namespace tpu::python

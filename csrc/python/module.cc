@@ -58,4 +58,5 @@ PYBIND11_MODULE(_C, m) {
   tpu::python::init_runtime(m);
   tpu::python::init_testing(m);
   tpu::python::init_compile(m);
+  tpu::python::init_registry(m);
 }

@@ -3,6 +3,7 @@
 
 import argparse
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -70,22 +71,91 @@ def cache(action: str | None = None) -> int:
     return 0
 
 
-def env() -> int:
+def env(markdown: bool = False) -> int:
+    if markdown:
+        print(ENVIRONMENT_PAGE, end="")
+        for name, _, _, default, help_text in _C.env_table():
+            print(f"| `{name}` | {f'`{default}`' if default else 'unset'} | {help_text.replace('|', chr(92) + '|')} |")
+        return 0
     for name, value, was_set, default, help_text in _C.env_table():
         state = f"{value}" if was_set else f"{default or 'unset'} (default)"
         print(f"{name} = {state}\n    {help_text}")
     return 0
 
 
+ENVIRONMENT_PAGE = """\
+# Environment variables
+
+Printed by `python -m torch_tpu env --markdown`; `python -m torch_tpu env` shows what is in force.
+Set them before `import torch`: most are read once, at first use.
+A value that makes no sense raises `ValueError` where it is read, naming the variable.
+
+| variable | default | meaning |
+|---|---|---|
+"""
+
+
+# Who serves an operator on the device, by the file that registered its kernel.
+_SERVED = {
+    "captured.cc": "PyTorch's decomposition, captured into one program",
+    "views.cc": "C++ of torch_tpu: a view, copy, factory or other operator that is no graph",
+}
+
+
+def _served(name: str, lowerings: dict[str, tuple]) -> str:
+    """How the device comes to run the overload `name`, "aten::add.out"."""
+    if name in lowerings:
+        _, lowering, file, line, _ = lowerings[name]
+        return f"lowered as {lowering}, {file}:{line}"
+    dump = torch._C._dispatch_dump(name)
+    if found := re.search(r"^PrivateUse1: registered at (\S*?)([^/\s]+\.cc):(\d+)", dump, re.MULTILINE):
+        return _SERVED.get(found[2], f"C++ of torch_tpu, {found[1]}{found[2]}:{found[3]}")
+    for key in ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            return "composite: PyTorch's own C++, in terms of other operators"
+    return "CPU fallback"
+
+
+def op(name: str) -> int:
+    """Every overload of an operator in its functional, in-place and out= forms, and who serves it."""
+    namespace, _, rest = name.rpartition("::")
+    base, _, overload = rest.partition(".")
+    qualified = f"{namespace or 'aten'}::{base}"
+    lowerings = {entry[0]: entry for entry in _C.registered()}
+    known = set(torch._C._dispatch_get_all_op_names())  # the others are TorchScript's alone
+    schemas = {}
+    for schema in torch._C._jit_get_all_schemas():
+        full = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        lowering = lowerings[full][1] if full in lowerings else None
+        wanted = not overload or overload == schema.overload_name or lowering == rest
+        if schema.name in (qualified, qualified + "_") and full in known and wanted:
+            schemas[full] = schema
+    if not schemas:
+        print(f"PyTorch has no operator {qualified}{overload and '.' + overload}")
+        return 1
+    for full, schema in sorted(schemas.items()):
+        print(schema)
+        print(f"    {_served(full, lowerings)}")
+        if full in lowerings:
+            named = [f"{a.name}: {kind}" for a, kind in zip(schema.arguments, lowerings[full][4], strict=False)]
+            print(f"    parameters: {', '.join(named) or 'none'}")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m torch_tpu", description=__doc__)
     commands = parser.add_subparsers(dest="command")
-    commands.add_parser("env", help="every environment variable, its value and meaning")
+    environment = commands.add_parser("env", help="every environment variable, its value and meaning")
+    environment.add_argument("--markdown", action="store_true", help="as the page docs/environment.md")
     cached = commands.add_parser("cache", help="the folder of compiled programs")
     cached.add_argument("action", nargs="?", choices=["clear"], help="delete them")
+    operator = commands.add_parser("op", help="how an operator comes to run on the device")
+    operator.add_argument("name", help="_softmax, add.Tensor, aten::sort, tpu::copy_")
     args = parser.parse_args()
     if args.command == "env":
-        return env()
+        return env(args.markdown)
+    if args.command == "op":
+        return op(args.name)
     if args.command == "cache":
         return cache(args.action)
     return report()

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's OpInfo samples on tpu, judged by the CPU: what the conformance tests and tools/opcheck.py share.
+
+A sample is made on the CPU and moved, geometry included. Both devices run it; values, dtypes, shapes and
+what became of the inputs must agree. Where the CPU refuses, tpu must refuse with the same exception class.
+"""
+
+import contextlib
+import itertools
+import random
+import unittest.mock
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.testing._comparison import default_tolerances
+from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo, SampleInput
+
+# Values are drawn: judged by shape, dtype, device and distribution.
+RANDOM = {
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "uniform", "nn.functional.alpha_dropout", "nn.functional.dropout",
+    "nn.functional.dropout2d", "nn.functional.dropout3d", "nn.functional.feature_alpha_dropout",
+    "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d", "nn.functional.rrelu",
+}  # fmt: skip
+
+# Values are whatever the memory held.
+UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+
+# (rtol, atol) wider than PyTorch's own, by entry, each with the cause.
+TOLERANCES: dict[str, tuple[float, float]] = {}
+
+
+def full_name(op: OpInfo) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def entries(dtype: torch.dtype) -> list[OpInfo]:
+    return [op for op in op_db if dtype in op.supported_dtypes("cpu")]
+
+
+def differentiable(op: OpInfo, dtype: torch.dtype = torch.float32) -> bool:
+    return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+
+
+def tree(f: Callable[[torch.Tensor], Any], x: Any) -> Any:
+    """Maps the tensors in a sample; the device moves with them."""
+    if isinstance(x, torch.Tensor):
+        return f(x)
+    if isinstance(x, torch.Size):
+        return x
+    if isinstance(x, (list, tuple)):
+        mapped = [tree(f, v) for v in x]
+        return type(x)(*mapped) if hasattr(x, "_fields") else type(x)(mapped)
+    if isinstance(x, dict):
+        return {k: tree(f, v) for k, v in x.items()}
+    return x
+
+
+def tensors(x: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    tree(found.append, x)
+    return found
+
+
+def to_tpu(x: torch.Tensor) -> torch.Tensor:
+    """A leaf on tpu with the geometry of `x`: strides, offset and what lies between."""
+    t = x.detach()
+    if t.layout != torch.strided or t.is_contiguous() and t.storage_offset() == 0 or t.is_conj() or t.is_neg():
+        moved = t.to("tpu")
+    else:
+        held = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
+        moved = held.to("tpu").as_strided(t.size(), t.stride(), t.storage_offset())
+    moved = torch.nn.Parameter(moved) if isinstance(x, torch.nn.Parameter) else moved
+    return moved.requires_grad_(x.requires_grad)
+
+
+def on_tpu(x: Any) -> Any:
+    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
+        mapped = [on_tpu(v) for v in x]
+        return type(x)(*mapped) if hasattr(x, "_fields") else type(x)(mapped)
+    if isinstance(x, dict):
+        return {k: on_tpu(v) for k, v in x.items()}
+    if isinstance(x, torch.Tensor):
+        return to_tpu(x)
+    if isinstance(x, torch.device) and x.type == "cpu" or isinstance(x, str) and x == "cpu":
+        return torch.device("tpu")
+    return x
+
+
+def seed(n: int) -> None:
+    random.seed(n)
+    torch.manual_seed(n)
+
+
+def spread(made: Any, limit: int) -> list[Any]:
+    """`limit` of the first 40, evenly: neighbours are alike, the first is often a lone scalar."""
+    seed(0)
+    first = list(itertools.islice(made, 40))
+    if limit == 1:
+        return first[len(first) // 2 :][:1]
+    chosen = {round(i * (len(first) - 1) / (limit - 1)) for i in range(limit)}
+    return [first[i] for i in sorted(chosen) if i >= 0]
+
+
+def samples(op: OpInfo, dtype: torch.dtype, limit: int, grad: bool = False) -> Iterator[tuple[Any, Any]]:
+    """The same sample for the CPU and for tpu: (sample, moved sample)."""
+    for s in spread(op.sample_inputs("cpu", dtype, requires_grad=grad), limit):
+        yield s, moved(s)
+
+
+def moved(s: SampleInput) -> SampleInput:
+    made = SampleInput(on_tpu(s.input), args=on_tpu(tuple(s.args)), kwargs=on_tpu(s.kwargs))
+    made.output_process_fn_grad, made.broadcasts_input = s.output_process_fn_grad, s.broadcasts_input
+    return made
+
+
+def call(op: Callable[..., Any], s: SampleInput, **kwargs: Any) -> Any:
+    return op(s.input, *s.args, **{**s.kwargs, **kwargs})
+
+
+def tolerance(op: OpInfo, dtype: torch.dtype) -> dict[str, float]:
+    """PyTorch's own for the dtype, widened by the entry's decorators for the CPU and by TOLERANCES."""
+    rtol, atol = default = default_tolerances(dtype)
+    for info in op.decorators:
+        if isinstance(info, DecorateInfo) and info.device_type not in (None, "cpu"):
+            continue
+        for decorator in info.decorators if isinstance(info, DecorateInfo) else [info]:
+            if isinstance(decorator, toleranceOverride) and dtype in decorator.d:
+                rtol, atol = max(rtol, decorator.d[dtype].rtol), max(atol, decorator.d[dtype].atol)
+            elif isinstance(decorator, precisionOverride) and dtype in decorator.d:
+                atol = max(atol, decorator.d[dtype])
+    ours = TOLERANCES.get(full_name(op), (0, 0)) if dtype in (torch.float32, torch.complex64) else (0, 0)
+    rtol, atol = max(rtol, ours[0]), max(atol, ours[1])
+    return {} if (rtol, atol) == default else {"rtol": rtol, "atol": atol}  # {}: by the dtype of each result
+
+
+def close(got: Any, want: Any, what: str = "", **tolerances: float) -> None:
+    """Asserts that `got` lies on tpu and is what the CPU gives in `want`."""
+    for t in tensors(got):
+        assert t.device.type == "tpu", f"{what}: a result is on {t.device}"
+    got = tree(lambda t: t.detach().cpu(), got)
+    want = tree(torch.Tensor.detach, want)
+    if isinstance(want, (torch.Tensor, list, tuple, dict, bool, int, float, complex)):
+        torch.testing.assert_close(got, want, equal_nan=True, msg=lambda m: f"{what}: {m}", **tolerances)
+    else:
+        assert got == want, f"{what}: {got} instead of {want}"
+
+
+def alike(got: Any, want: Any) -> None:
+    """As `close`, values aside."""
+    blank = lambda x: tree(lambda t: torch.zeros_like(t).detach(), x)  # noqa: E731
+    numbers = isinstance(want, (bool, int, float, complex))
+    assert type(got) is type(want) if numbers else close(blank(got), blank(want)) is None
+
+
+def is_random(op: OpInfo, s: SampleInput) -> bool:
+    return op.name in RANDOM or s.kwargs.get("dropout_p", 0) > 0
+
+
+def same_distribution(draw_tpu: Callable[[], Any], draw_cpu: Callable[[], Any], runs: int = 100) -> None:
+    """Kolmogorov-Smirnov on the first element and on the mean of each result: p = 1e-4, seeds fixed."""
+    manual_seed = torch.manual_seed
+
+    def drawn(draw: Callable[[], Any], n: int) -> list[torch.Tensor]:
+        manual_seed(n)
+        # many an entry seeds with a constant before it draws
+        with unittest.mock.patch.object(torch, "manual_seed", lambda _: manual_seed(n)):
+            return [t.detach().cpu() for t in tensors(draw())]
+
+    def draws(draw: Callable[[], Any]) -> torch.Tensor:
+        rows = [drawn(draw, n) for n in range(runs)]
+        rows = [[(t.real if t.is_complex() else t).double().flatten() for t in row if t.numel()] for row in rows]
+        return torch.tensor([[float(f(t)) for t in row for f in (lambda t: t[0], torch.mean)] for row in rows])
+
+    got, want = draws(draw_tpu).sort(0)[0], draws(draw_cpu).sort(0)[0]
+    for g, w in zip(got.T, want.T, strict=True):
+        if torch.allclose(g, w, rtol=1e-4, atol=1e-6, equal_nan=True):
+            continue
+        g, w = torch.round(g, decimals=4), torch.round(w, decimals=4)  # a constant must stay one
+        at = torch.cat([g, w])
+        apart = (torch.searchsorted(g, at, right=True) - torch.searchsorted(w, at, right=True)).abs().max() / runs
+        assert apart < 2.2 * (2 / runs) ** 0.5, f"another distribution than the CPU's: {g} instead of {w}"
+
+
+def check_forward(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
+    """Returns how many samples the CPU could run."""
+    ran = 0
+    for n, (s, m) in enumerate(samples(op, dtype, limit)):
+        try:
+            want = call(op, s)
+        except Exception:  # what the CPU refuses is the business of check_errors
+            continue
+        ran += 1
+        got = call(op, m)
+        if op.name in UNINITIALIZED or is_random(op, s):
+            alike(got, want)
+            if is_random(op, s) and tensors(want):
+                same_distribution(lambda: call(op, m), lambda: call(op, s))  # noqa: B023
+            continue
+        close(got, want, f"sample {n}", **tolerance(op, dtype))
+        close(*[(x.input, x.args, x.kwargs) for x in (strip(m), strip(s))], f"inputs of sample {n}", **tolerance(op, dtype))
+    return ran
+
+
+def strip(s: SampleInput) -> SampleInput:
+    """Only the tensors: scalars and devices are not the operator's to change."""
+    return SampleInput(tensors(s.input), args=tuple(tensors(s.args)), kwargs={"kwargs": tensors(s.kwargs)})
+
+
+def check_gradient(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
+    ran = 0
+    for n, (s, m) in enumerate(samples(op, dtype, limit, grad=True)):
+        ins = [t for t in tensors((s.input, s.args, s.kwargs)) if t.requires_grad]
+        try:
+            outs = [t for t in tensors(s.output_process_fn_grad(call(op, s))) if t.requires_grad]
+            seed(1)
+            cotangents = [torch.randn_like(t) for t in outs]
+            want = torch.autograd.grad(outs, ins, cotangents, allow_unused=True) if outs and ins else ()
+        except Exception:
+            continue
+        if not want:
+            continue
+        ran += 1
+        m_ins = [t for t in tensors((m.input, m.args, m.kwargs)) if t.requires_grad]
+        m_outs = [t for t in tensors(m.output_process_fn_grad(call(op, m))) if t.requires_grad]
+        got = torch.autograd.grad(m_outs, m_ins, [t.to("tpu") for t in cotangents], allow_unused=True)
+        if is_random(op, s):
+            alike(got, want)
+        else:
+            close(got, want, f"gradient of sample {n}", **tolerance(op, dtype))
+    return ran
+
+
+def outcome(f: Callable[[], Any]) -> tuple[Any, type | None, str]:
+    """(result, class of the exception or None, its text or the warnings' categories)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = f()
+        except Exception as error:
+            return None, type(error), str(error)
+    resized = any("was resized since it had shape" in str(w.message) for w in caught)
+    return result, None, "an output was resized" if resized else ""
+
+
+def same_outcome(op: OpInfo, dtype: torch.dtype, what: str, f: Callable[[], Any], g: Callable[[], Any]) -> None:
+    want, refused, text = outcome(f)
+    got, m_refused, m_text = outcome(g)
+    assert m_refused is refused, f"{what}: {m_refused} ({m_text}), the CPU {refused} ({text})"
+    if refused:
+        return
+    assert m_text == text, f"{what}: '{m_text}', the CPU '{text}'"
+    if op.name in RANDOM | UNINITIALIZED:
+        alike(got, want)
+    else:
+        close(got, want, what, **tolerance(op, dtype))
+
+
+def check_inplace(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
+    ran = 0
+    inplace = op.get_inplace()
+    for n, (s, m) in enumerate(samples(op, dtype, limit)):
+        if s.broadcasts_input or not isinstance(s.input, torch.Tensor):
+            continue
+        ran += 1
+
+        def written(s: SampleInput) -> torch.Tensor:
+            result = call(inplace, s)
+            assert result is s.input, "the in-place form returned another tensor"
+            return s.input
+
+        same_outcome(op, dtype, f"sample {n} in place", lambda: written(s), lambda: written(m))  # noqa: B023
+    return ran
+
+
+def check_out(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
+    """out= of the right size, of a wrong one, and with the right size's elements apart in memory."""
+    ran = 0
+    for n, (s, m) in enumerate(samples(op, dtype, limit)):
+        try:
+            plain = call(op, s)
+        except Exception:
+            continue
+        if not tensors(plain) or any(t.layout != torch.strided for t in tensors(plain)):
+            continue
+        ran += 1
+        makers: dict[str, Callable[[torch.Tensor, str], torch.Tensor]] = {
+            "the right size": lambda t, device: torch.zeros(t.shape, dtype=t.dtype, device=device),
+            "a wrong size": lambda t, device: torch.zeros(t.shape[:-1] + (t.shape[-1] + 1,) if t.dim() else (2,), dtype=t.dtype, device=device),
+            "strides": lambda t, device: torch.zeros(*t.shape, 2, dtype=t.dtype, device=device)[..., 0],
+        }  # fmt: skip
+        for what, make in makers.items():
+
+            def written(s: SampleInput, device: str, make: Any = make) -> Any:
+                out = tree(lambda t: make(t, device), plain)  # noqa: B023
+                call(op, s, out=out)
+                return out
+
+            same_outcome(op, dtype, f"sample {n}, out= of {what}", lambda: written(s, "cpu"), lambda: written(m, "tpu"))  # noqa: B023
+    return ran
+
+
+def check_errors(op: OpInfo) -> int:
+    ran = 0
+    seed(0)
+    wrong = []
+    for n, error in enumerate(op.error_inputs("cpu")):
+        s = error.sample_input
+        m = moved(s)
+        _, refused, text = outcome(lambda: call(op, s))  # noqa: B023
+        if not refused:
+            continue
+        ran += 1
+        _, m_refused, m_text = outcome(lambda: call(op, m))  # noqa: B023
+        if m_refused is not refused:
+            got = f"{m_refused.__name__} ({m_text[:200]})" if m_refused else "no error"
+            wrong.append(f"error input {n}: {got}, the CPU {refused.__name__} ({text[:200]})")
+    assert not wrong, "\n".join(wrong)
+    return ran
+
+
+@contextlib.contextmanager
+def eager_mode(mode: torch.tpu.EagerMode) -> Iterator[None]:
+    before = torch.tpu.eager_mode
+    torch.tpu.set_eager_mode(mode)
+    try:
+        yield
+    finally:
+        torch.tpu.set_eager_mode(before)

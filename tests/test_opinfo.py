@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every entry of PyTorch's op_db on tpu against the CPU (conformance.py). What fails stands in expected_failures.txt.
+
+TORCH_TPU_TEST_GRID=1 adds the other dtypes and more samples of everything.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+
+import conformance
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+
+GRID = os.environ.get("TORCH_TPU_TEST_GRID") == "1"
+MODES = {"eager": "DEFER_NEVER", "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING"}
+
+# thread: a hang inside XLA ends the worker, which pytest-xdist replaces; a signal would wait for it.
+pytestmark = [
+    pytest.mark.timeout(60, method="thread"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def each(ops: Iterable[OpInfo]) -> pytest.MarkDecorator:
+    """One worker gets all tests of an entry: its programs are compiled once."""
+    params = [pytest.param(op, id=conformance.full_name(op), marks=pytest.mark.xdist_group(op.name)) for op in ops]
+    return pytest.mark.parametrize("op", params)
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    with conformance.eager_mode(torch.tpu.EagerMode[MODES[request.param]]):
+        yield request.param
+
+
+def ran(count: int) -> None:
+    if not count:
+        pytest.skip("no sample that the CPU runs")
+
+
+@each(conformance.entries(torch.float32))
+def test_forward(op: OpInfo, mode: str) -> None:
+    ran(conformance.check_forward(op, torch.float32, (20 if GRID else 6) if mode == "eager" else 2))
+
+
+@each(op for op in conformance.entries(torch.float32) if conformance.differentiable(op))
+def test_gradient(op: OpInfo) -> None:
+    ran(conformance.check_gradient(op, torch.float32, 4 if GRID else 2))
+
+
+@each(op for op in conformance.entries(torch.float32) if op.get_inplace())
+def test_inplace(op: OpInfo) -> None:
+    ran(conformance.check_inplace(op, torch.float32, 3 if GRID else 1))
+
+
+@each(op for op in conformance.entries(torch.float32) if op.supports_out)
+def test_out(op: OpInfo) -> None:
+    ran(conformance.check_out(op, torch.float32, 3 if GRID else 1))
+
+
+@each(op for op in op_db if op.error_inputs_func)
+def test_errors(op: OpInfo) -> None:
+    ran(conformance.check_errors(op))
+
+
+@pytest.mark.grid
+@each(op_db)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16, torch.complex64], ids=lambda d: str(d)[6:])
+def test_dtype(op: OpInfo, dtype: torch.dtype) -> None:
+    if dtype not in op.supported_dtypes("cpu"):
+        pytest.skip("not on the CPU either")
+    ran(conformance.check_forward(op, dtype, 1))
