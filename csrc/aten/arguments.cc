@@ -17,7 +17,7 @@ namespace {
 using lowering::Kind;
 using runtime::Scalar;
 
-constexpr uint64_t kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;   // tags in a key's low bits
+constexpr uint64_t kNone = 2, kHostScalar = 4, kView = 1, kIdentity = 0;  // tags in a key's low bits
 
 bool is_value_kind(Kind k) { return k == Kind::Value || k == Kind::OptValue || k == Kind::Scale; }
 
@@ -90,7 +90,8 @@ void OpKernel::find_device(torch::jit::Stack* stack, Call& call) const {
     if (call.device < 0) {
       call.device = device;
     } else if (call.device != device) {
-      TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
+      TORCH_CHECK(false,
+                  "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
                   " and tpu:", device, "!");
     }
   };
@@ -137,8 +138,8 @@ void OpKernel::parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call&
       return;
     }
     TORCH_CHECK(impl->device_type() == c10::DeviceType::CPU && def_.options.host_tensors && !spec.written,
-                "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device, " and ",
-                tensor.device(), "! (in ", name_, ")");
+                "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
+                " and ", tensor.device(), "! (in ", name_, ")");
     call.uploaded.push_front(to_device(tensor, call.device));
     if (impl->is_wrapped_number()) call.uploaded.front().unsafeGetTensorImpl()->set_wrapped_number(true);
     parse_tensor(call.uploaded.front(), spec, call);
@@ -162,8 +163,8 @@ void OpKernel::parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call&
   if (!whole) {
     lowering::Digits digits;
     const c10::IntArrayRef strides = impl->strides();
-    arg.access = lowering::classify(arg.type->bytes() / width, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
-                                    impl->storage_offset(), digits);
+    arg.access = lowering::classify(arg.type->bytes() / width, {sizes.data(), sizes.size()},
+                                    {strides.data(), strides.size()}, impl->storage_offset(), digits);
     arg.scalar = static_cast<int>(call.scalars.size());
     arg.digits = digits.count;
     for (int i = 0; i < digits.count; ++i) call.scalars.push_back({Scalar::Kind::Int, digits.values[i], 0, 0});
@@ -171,7 +172,8 @@ void OpKernel::parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call&
   call.key.push_back(reinterpret_cast<uintptr_t>(arg.type) | kView);
   call.key.push_back(static_cast<uint64_t>(sizes.size()) | (static_cast<uint64_t>(dtype) << 8) |
                      (static_cast<uint64_t>(arg.access) << 16) | (static_cast<uint64_t>(impl->is_conj()) << 24) |
-                     (static_cast<uint64_t>(impl->is_neg()) << 25) | (static_cast<uint64_t>(impl->is_wrapped_number()) << 26));
+                     (static_cast<uint64_t>(impl->is_neg()) << 25) |
+                     (static_cast<uint64_t>(impl->is_wrapped_number()) << 26));
   for (int64_t s : sizes) call.key.push_back(static_cast<uint64_t>(s));
   if (!whole) {
     for (int64_t s : impl->strides()) call.key.push_back(static_cast<uint64_t>(s));
@@ -205,7 +207,8 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
     call.key.push_back(48 | (list.size() << 8));
     for (bool b : list) call.key.push_back(b);
   } else if (value.isDevice()) {
-    call.key.push_back(72 | (static_cast<uint64_t>(value.toDevice().type()) << 8) | (static_cast<uint64_t>(static_cast<uint8_t>(value.toDevice().index())) << 16));
+    call.key.push_back(72 | (static_cast<uint64_t>(value.toDevice().type()) << 8) |
+                       (static_cast<uint64_t>(static_cast<uint8_t>(value.toDevice().index())) << 16));
   } else if (value.isList()) {
     const auto list = value.toListRef();
     call.key.push_back(80 | (list.size() << 8));
@@ -220,7 +223,8 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
     call.key.push_back(bits_of(s.re));
     call.key.push_back(bits_of(s.im));
   } else {
-    fail(ErrorKind::Internal, name_, ": an argument of kind ", lowering::kind_name(kind), " can't be ", value.tagKind());
+    fail(ErrorKind::Internal, name_, ": an argument of kind ", lowering::kind_name(kind), " can't be ",
+         value.tagKind());
   }
 }
 
@@ -294,7 +298,8 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
             call.key.push_back(kHostScalar | kind);
             call.scalars.push_back(s);
           }
-          if (def_.options.check) call.numbers.push_back(s.kind == Scalar::Kind::Float ? hlo::Literal(s.re) : hlo::Literal(s.i));
+          if (def_.options.check)
+            call.numbers.push_back(s.kind == Scalar::Kind::Float ? hlo::Literal(s.re) : hlo::Literal(s.i));
         } else {
           parse_static(value, spec.kind, call);
         }
@@ -305,7 +310,8 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
     call.scalars.resize(call.scalars.size() + 2, {Scalar::Kind::Uint, 0, 0, 0});
   }
   if (def_.options.check) {
-    def_.options.check(dtype_of(call.tensors.empty() ? c10::ScalarType::Float : call.tensors[0].tensor->scalar_type()), call.numbers);
+    def_.options.check(dtype_of(call.tensors.empty() ? c10::ScalarType::Float : call.tensors[0].tensor->scalar_type()),
+                       call.numbers);
   }
   key_sharing(call);
 }

@@ -20,14 +20,18 @@ using at::Tensor;
 using OptTensor = std::optional<Tensor>;
 
 constexpr const char* kForward =
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, bool heads_inside) -> "
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, bool heads_inside) "
+    "-> "
     "(Tensor output, Tensor logsumexp)";
 constexpr const char* kDropout =
     "attention_dropout(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, "
-    "bool heads_inside, float dropout_p, Generator? generator) -> (Tensor output, Tensor logsumexp, Tensor seed, Tensor offset)";
+    "bool heads_inside, float dropout_p, Generator? generator) -> (Tensor output, Tensor logsumexp, Tensor seed, "
+    "Tensor offset)";
 constexpr const char* kBackward =
-    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor output, Tensor logsumexp, "
-    "Tensor? seed, Tensor? offset, bool is_causal, float scale, float dropout_p, bool bias_grad) -> (Tensor, Tensor, Tensor, Tensor)";
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor output, Tensor "
+    "logsumexp, "
+    "Tensor? seed, Tensor? offset, bool is_causal, float scale, float dropout_p, bool bias_grad) -> (Tensor, Tensor, "
+    "Tensor, Tensor)";
 
 template <class F>
 auto own(const char* name) {
@@ -37,7 +41,8 @@ auto own(const char* name) {
 // Batch dimensions equal; the heads may be shared by groups of query heads; one floating dtype.
 bool fused_fits(const Tensor& q, const Tensor& k, const Tensor& v) {
   if (q.is_nested() || k.is_nested() || v.is_nested()) return false;
-  if (!at::isFloatingType(q.scalar_type()) || q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) return false;
+  if (!at::isFloatingType(q.scalar_type()) || q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type())
+    return false;
   const int64_t r = q.dim();
   if (r < 3 || k.dim() != r || v.dim() != r) return false;
   for (int64_t d = 0; d < r - 3; ++d) {
@@ -45,7 +50,8 @@ bool fused_fits(const Tensor& q, const Tensor& k, const Tensor& v) {
   }
   const int64_t heads = q.size(r - 3), shared = k.size(r - 3);
   if (v.size(r - 3) != shared || shared == 0 || heads % shared != 0) return false;
-  return q.size(r - 1) == k.size(r - 1) && k.size(r - 2) == v.size(r - 2) && q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
+  return q.size(r - 1) == k.size(r - 1) && k.size(r - 2) == v.size(r - 2) && q.numel() > 0 && k.numel() > 0 &&
+         v.numel() > 0;
 }
 
 int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor&, double, bool, std::optional<double>,
@@ -53,8 +59,8 @@ int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const OptTenso
   const auto& context = at::globalContext();
   const bool math = context.userEnabledMathSDP();
   // torch.nn.attention.sdpa_kernel(FLASH_ATTENTION) asks for some fused form: ours.
-  const bool fused = context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() || context.userEnabledMemEfficientSDP() ||
-                     context.userEnabledCuDNNSDP();
+  const bool fused = context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() ||
+                     context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
   const bool same_heads = q.dim() < 3 || k.dim() < 3 || q.size(-3) == k.size(-3);
   if (fused && (same_heads || enable_gqa) && fused_fits(q, k, v)) return static_cast<int64_t>(SDPBackend::overrideable);
   return static_cast<int64_t>(math ? SDPBackend::math : SDPBackend::error);
@@ -70,39 +76,51 @@ bool has_heads_inside(const Tensor& q) { return q.stride(-3) < q.stride(-2); }
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
-Forward forward(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& bias, double dropout_p, bool is_causal,
-                bool return_debug_mask, std::optional<double> scale) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, "scaled_dot_product_attention: return_debug_mask is not implemented for TPU");
+Forward forward(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& bias, double dropout_p,
+                bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask,
+                              "scaled_dot_product_attention: return_debug_mask is not implemented for TPU");
   TORCH_CHECK(dropout_p >= 0 && dropout_p <= 1, "dropout probability has to be between 0 and 1, but got ", dropout_p);
   const bool inside = has_heads_inside(q);
   Tensor out, lse, seed, offset;
   if (dropout_p > 0) {
-    using F = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double,
-                                                         bool, double, std::optional<at::Generator>);
-    static const std::optional<at::Generator> default_generator;   // static: gcc 12 takes a local one for uninitialized
+    using F = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&,
+                                                         bool, double, bool, double, std::optional<at::Generator>);
+    static const std::optional<at::Generator> default_generator;  // static: gcc 12 takes a local one for uninitialized
     static const auto op = own<F>("tpu::attention_dropout");
-    std::tie(out, lse, seed, offset) = op.call(q, k, v, bias, is_causal, scale_of(q, scale), inside, dropout_p, default_generator);
+    std::tie(out, lse, seed, offset) =
+        op.call(q, k, v, bias, is_causal, scale_of(q, scale), inside, dropout_p, default_generator);
   } else {
-    using F = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double, bool);
+    using F =
+        std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double, bool);
     static const auto op = own<F>("tpu::attention");
     std::tie(out, lse) = op.call(q, k, v, bias, is_causal, scale_of(q, scale), inside);
   }
-  return {inside ? out.transpose(-3, -2) : out, lse, Tensor(), Tensor(), q.sym_size(-2), k.sym_size(-2), seed, offset, Tensor()};
+  return {inside ? out.transpose(-3, -2) : out,
+          lse,
+          Tensor(),
+          Tensor(),
+          q.sym_size(-2),
+          k.sym_size(-2),
+          seed,
+          offset,
+          Tensor()};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
-                                                    const Tensor& bias, std::array<bool, 4> wanted, const Tensor& out,
-                                                    const Tensor& lse, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
-                                                    double dropout_p, bool is_causal, const Tensor& seed, const Tensor& offset,
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                    const Tensor& v, const Tensor& bias, std::array<bool, 4> wanted,
+                                                    const Tensor& out, const Tensor& lse, const Tensor&, const Tensor&,
+                                                    c10::SymInt, c10::SymInt, double dropout_p, bool is_causal,
+                                                    const Tensor& seed, const Tensor& offset,
                                                     std::optional<double> scale) {
   if (!grad.defined()) return {};
   const auto optional = [](const Tensor& t) { return t.defined() ? OptTensor(t) : OptTensor(); };
-  using F = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptTensor&,
-                                                       const Tensor&, const Tensor&, const OptTensor&, const OptTensor&, bool, double,
-                                                       double, bool);
+  using F = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                                       const OptTensor&, const Tensor&, const Tensor&, const OptTensor&,
+                                                       const OptTensor&, bool, double, double, bool);
   static const auto op = own<F>("tpu::attention_backward");
-  return op.call(grad, q, k, v, optional(bias), out, lse, optional(seed), optional(offset), is_causal, scale_of(q, scale), dropout_p,
-                 wanted[3] && bias.defined());
+  return op.call(grad, q, k, v, optional(bias), out, lse, optional(seed), optional(offset), is_causal,
+                 scale_of(q, scale), dropout_p, wanted[3] && bias.defined());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace tpu::aten {
 namespace {
 
-using at::IntArrayRef, at::Scalar, at::ScalarType, at::Tensor;   // PyTorch's macros name them so
+using at::IntArrayRef, at::Scalar, at::ScalarType, at::Tensor;  // PyTorch's macros name them so
 
 Tensor banned_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
   TORCH_CHECK(false,

@@ -66,14 +66,15 @@ const lowering::OpDef& captured_definition(const c10::FunctionSchema& schema) {
       case Form::Tensor: def->kinds.push_back(Kind::OptValue); break;
       case Form::TensorList: def->kinds.push_back(Kind::Values); break;
       case Form::OptTensorList: def->kinds.push_back(Kind::OptValues); break;
-      default: def->kinds.push_back(Kind::OptDouble);   // any static kind: the key takes what is there
+      default: def->kinds.push_back(Kind::OptDouble);  // any static kind: the key takes what is there
     }
   }
   return *def;
 }
 
 void register_decompositions(const std::vector<std::string>& operators, TensorBody body) {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   std::unordered_set<std::string> lowered;
   for (const auto& entry : registered()) lowered.insert(entry.overload);
   for (const std::string& full : operators) {

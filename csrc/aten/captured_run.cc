@@ -122,8 +122,10 @@ Values CapturedRun::operator()() {
     const c10::IValue& value = stack[stack.size() - returned.size() + i];
     if (returned[i] >= 0) continue;
     std::vector<at::Tensor> tensors;
-    if (value.isTensorList()) tensors = value.toTensorVector();
-    else tensors = {value.isTensor() ? value.toTensor() : at::Tensor()};
+    if (value.isTensorList())
+      tensors = value.toTensorVector();
+    else
+      tensors = {value.isTensor() ? value.toTensor() : at::Tensor()};
     for (const at::Tensor& t : tensors) {
       results.push_back(value_of_tensor(t, capture));
       strides.push_back(t.defined() ? t.strides().vec() : std::vector<int64_t>());

@@ -20,15 +20,15 @@ struct CapturedRun {
   const c10::OperatorHandle& op;
   c10::ArrayRef<c10::IValue> arguments;
   const std::vector<ArgSpec>& specs;
-  const std::vector<int>& returned;            // a schema return each: the argument it aliases, or -1
+  const std::vector<int>& returned;  // a schema return each: the argument it aliases, or -1
   const Call& call;
   hlo::Graph& graph;
-  std::function<hlo::Value(size_t)> read;      // a tensor argument's value in the graph
-  hlo::Value seed = {}, offset = {};           // of the generator, rank-0 U64
+  std::function<hlo::Value(size_t)> read;  // a tensor argument's value in the graph
+  hlo::Value seed = {}, offset = {};       // of the generator, rank-0 U64
 
   // What the run found out.
-  std::vector<int> written = {};               // tensors that may be written to
-  std::vector<std::vector<int64_t>> strides = {};   // of the fresh results
+  std::vector<int> written = {};                   // tensors that may be written to
+  std::vector<std::vector<int64_t>> strides = {};  // of the fresh results
   std::vector<std::pair<hlo::Value, runtime::ValueRef>> constants = {};
   uint64_t random_count = 0;
 

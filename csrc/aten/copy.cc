@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/copy.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -131,6 +132,9 @@ void device_to_host(const at::Tensor& src, at::Tensor& dst) {
     runtime::download(value, dst.mutable_data_ptr());
     return;
   }
+  const size_t needed = at::detail::computeStorageNbytes(src.sizes(), src.strides(), src.itemsize(), static_cast<size_t>(src.storage_offset()));
+  TORCH_CHECK(needed <= static_cast<size_t>(stored), "a tensor reaches ", needed, " bytes into a storage of ", stored,
+              ": the storage was resized");
   at::Tensor bytes = at::empty({stored}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   runtime::download(value, bytes.mutable_data_ptr());
   at::Tensor view = at::empty({0}, src.options().device(c10::kCPU));

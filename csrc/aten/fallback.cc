@@ -46,7 +46,8 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void register_fallback() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
 }
 

@@ -14,6 +14,6 @@ void register_fallback();
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 enum class FallbackPolicy : int { Warn = 0, Allow = 1, Error = 2 };
-FallbackPolicy fallback_policy();   // as the environment says now
+FallbackPolicy fallback_policy();  // as the environment says now
 
 }  // namespace tpu::aten

@@ -14,14 +14,14 @@
 namespace tpu::aten {
 namespace {
 
-constexpr int kMaxDevices = 128;   // c10::DeviceIndex is an int8_t
+constexpr int kMaxDevices = 128;  // c10::DeviceIndex is an int8_t
 constexpr int64_t kStateBytes = 16;
 
 // Leaked: Python wrappers of the generators outlive our statics at exit.
 struct Defaults {
   std::mutex mutex;
   std::array<at::Generator, kMaxDevices> made;
-  runtime::RandomState initial;   // of those not made yet
+  runtime::RandomState initial;  // of those not made yet
 };
 Defaults& defaults() {
   static auto* instance = new Defaults;

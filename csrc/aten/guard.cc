@@ -38,17 +38,17 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   Device getDevice() const override { return device(runtime::current_device()); }
   void setDevice(Device d) const override {
     TORCH_CHECK(d.type() == kType, "expected a tpu device, got ", d);
-    guarded([&] { if (d.has_index()) runtime::set_current_device(d.index()); });
+    guarded([&] {
+      if (d.has_index()) runtime::set_current_device(d.index());
+    });
   }
   void uncheckedSetDevice(Device d) const noexcept override {
     try {
       if (d.has_index()) runtime::set_current_device(d.index());
-    } catch (const tpu::Error&) {   // called from destructors
+    } catch (const tpu::Error&) {  // called from destructors
     }
   }
-  DeviceIndex deviceCount() const noexcept override {
-    return static_cast<DeviceIndex>(runtime::device_count());
-  }
+  DeviceIndex deviceCount() const noexcept override { return static_cast<DeviceIndex>(runtime::device_count()); }
   c10::DeviceCapability getDeviceCapability(Device) const override {
     c10::DeviceCapability out;
     auto& types = out.capability_data.supported_scalar_types;

@@ -28,7 +28,7 @@ class PinnedAllocator final : public at::HostAllocator {
                    [] { instance().mutex_.unlock(); });
   }
   static PinnedAllocator& instance() {
-    static auto* allocator = new PinnedAllocator;   // leaked: tensors outlive statics
+    static auto* allocator = new PinnedAllocator;  // leaked: tensors outlive statics
     return *allocator;
   }
 
@@ -58,7 +58,7 @@ class PinnedAllocator final : public at::HostAllocator {
 
   // A transfer that is under way keeps its source's storage itself.
   bool record_event(void*, void*, c10::Stream) override { return true; }
-  void empty_cache() override {}   // nothing is kept
+  void empty_cache() override {}  // nothing is kept
   at::HostStats get_stats() override {
     std::lock_guard lock(mutex_);
     return stats_;
@@ -91,12 +91,14 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   std::mutex mutex_;
-  std::map<const char*, size_t> blocks_;   // start -> bytes
+  std::map<const char*, size_t> blocks_;  // start -> bytes
   at::HostStats stats_;
 };
 
 struct Hooks final : at::PrivateUse1HooksInterface {
-  void init() const override { guarded([] { runtime::Runtime::get(); }); }
+  void init() const override {
+    guarded([] { runtime::Runtime::get(); });
+  }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return runtime::Runtime::available(); }
   bool hasPrimaryContext(DeviceIndex index) const override {
@@ -128,7 +130,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
   at::Generator getNewGenerator(DeviceIndex index) const override {
     return guarded([&] {
-      const DeviceIndex device = default_generator(index).device().index();   // checks it
+      const DeviceIndex device = default_generator(index).device().index();  // checks it
       return at::make_generator<Generator>(device);
     });
   }

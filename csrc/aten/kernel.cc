@@ -22,31 +22,37 @@ namespace {
 using lowering::Kind;
 using runtime::Scalar;
 
-
 // Whether a parameter of this kind can take such an argument.
 bool fits(Kind kind, Form form, const std::string& type) {
   const bool optional = type.ends_with("?");
   const std::string base = optional ? type.substr(0, type.size() - 1) : type;
   switch (kind) {
     case Kind::Unused: return true;
-    case Kind::Value: return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int" || base == "SymInt";
+    case Kind::Value:
+      return (form == Form::Tensor && !optional) || form == Form::Scalar || base == "float" || base == "int" ||
+             base == "SymInt";
     case Kind::OptValue:
       return form == Form::Tensor || form == Form::Scalar || base == "float" || base == "int" || base == "SymInt";
     case Kind::Values: return form == Form::TensorList || form == Form::ScalarList;
     case Kind::OptValues: return form == Form::OptTensorList || form == Form::TensorList;
     case Kind::Scale: return form == Form::Scalar;
-    case Kind::Dim: case Kind::Int: return base == "int" || base == "SymInt";
+    case Kind::Dim:
+    case Kind::Int: return base == "int" || base == "SymInt";
     case Kind::OptInt: return base == "int" || base == "SymInt";
     case Kind::Axes: return base == "int[]" || base == "int" || base == "SymInt[]";
     case Kind::Bool: return base == "bool";
     case Kind::OptBool: return base == "bool";
     case Kind::Double: return base == "float" || form == Form::Scalar;
     case Kind::OptDouble: return base == "float" || form == Form::Scalar;
-    case Kind::Str: case Kind::OptStr: return base == "str";
-    case Kind::Dims: case Kind::OptDims: return base == "int[]" || base == "SymInt[]" || base == "SymInt" || base == "int";
-    case Kind::Doubles: case Kind::OptDoubles: return base == "float[]";
+    case Kind::Str:
+    case Kind::OptStr: return base == "str";
+    case Kind::Dims:
+    case Kind::OptDims: return base == "int[]" || base == "SymInt[]" || base == "SymInt" || base == "int";
+    case Kind::Doubles:
+    case Kind::OptDoubles: return base == "float[]";
     case Kind::Bools: return base == "bool[]";
-    case Kind::DType: case Kind::OptDType: return base == "ScalarType" || base == "int";
+    case Kind::DType:
+    case Kind::OptDType: return base == "ScalarType" || base == "int";
     case Kind::Number: return form == Form::Scalar;
     case Kind::Random: return base == "Generator";
   }
@@ -54,7 +60,7 @@ bool fits(Kind kind, Form form, const std::string& type) {
 }
 
 std::string type_text(const c10::Argument& arg) {
-  std::string text = arg.real_type()->str();   // real_type keeps ScalarType, which type() calls int
+  std::string text = arg.real_type()->str();  // real_type keeps ScalarType, which type() calls int
   if (arg.real_type()->kind() == c10::TypeKind::ListType || text.find('[') != std::string::npos) {
     // "int[2]?" and "int[]" alike
     const bool optional = text.ends_with("?");
@@ -115,8 +121,8 @@ OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema
       // int[] may be run-time numbers too.
       if (spec.kind == Kind::Values && type_text(arguments[i]) == "int[]") spec.form = Form::ScalarList;
       if (!body_ && !fits(spec.kind, spec.form, type_text(arguments[i]))) {
-        complain("parameter ", i, " (", arguments[i].name(), ") is ", lowering::kind_name(spec.kind), ", the schema says ",
-                 type_text(arguments[i]));
+        complain("parameter ", i, " (", arguments[i].name(), ") is ", lowering::kind_name(spec.kind),
+                 ", the schema says ", type_text(arguments[i]));
       }
     }
     spec.written = arguments[i].alias_info() && arguments[i].alias_info()->isWrite();
@@ -141,7 +147,8 @@ OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema
 }
 
 OpPlan* OpKernel::find(const Call& call, uint64_t hash) {
-  while (busy_.test_and_set(std::memory_order_acquire)) {}
+  while (busy_.test_and_set(std::memory_order_acquire)) {
+  }
   OpPlan* found = nullptr;
   const auto range = plans_.equal_range(hash);
   for (auto it = range.first; it != range.second; ++it) {
@@ -158,7 +165,8 @@ OpPlan* OpKernel::find(const Call& call, uint64_t hash) {
 OpPlan* OpKernel::insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan) {
   if (OpPlan* raced = find(call, hash)) return raced;
   OpPlan* raw = plan.get();
-  while (busy_.test_and_set(std::memory_order_acquire)) {}
+  while (busy_.test_and_set(std::memory_order_acquire)) {
+  }
   plans_.emplace(hash, Entry{call.key, std::move(plan)});
   busy_.clear(std::memory_order_release);
   return raw;
@@ -185,7 +193,8 @@ void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, to
     return;
   }
   guarded([&] {
-    if (def_.options.mask_indices) [[unlikely]] return run_with_masks(op, stack);
+    if (def_.options.mask_indices) [[unlikely]]
+      return run_with_masks(op, stack);
     run(op, stack, 0);
   });
 }
@@ -217,7 +226,8 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
     call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Seed, 0, 0, 0};
     call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Offset, start, 0, 0};
   } else if (call.random >= 0 && (!body_ || plan->random_count > 0)) {
-    const runtime::RandomState state = reserve(call.generator, at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(call.device)), plan->random_count);
+    const runtime::RandomState state = reserve(
+        call.generator, at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(call.device)), plan->random_count);
     call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Uint, static_cast<int64_t>(state.seed), 0, 0};
     call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Uint, static_cast<int64_t>(state.offset), 0, 0};
   }
@@ -243,8 +253,8 @@ void launch_plan(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRe
     operands.push_back({value_of(*arg.slot), true});
   }
   values.resize(plan.plan.results.size());
-  runtime::launch(plan.plan, call.device, {operands.data(), operands.size()}, {call.scalars.data(), call.scalars.size()},
-                  {values.data(), values.size()});
+  runtime::launch(plan.plan, call.device, {operands.data(), operands.size()},
+                  {call.scalars.data(), call.scalars.size()}, {values.data(), values.size()});
 }
 
 at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
@@ -256,7 +266,8 @@ at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArr
   return tensor;
 }
 
-void OpKernel::raise_for_offenders(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values) const {
+void OpKernel::raise_for_offenders(const OpPlan& plan, const Call& call,
+                                   c10::ArrayRef<runtime::ValueRef> values) const {
   std::vector<int64_t> offenders(plan.checks.size());
   runtime::download(values.back(), offenders.data());
   for (size_t i = 0; i < offenders.size(); ++i) {
@@ -270,7 +281,8 @@ void OpKernel::raise_for_offenders(const OpPlan& plan, const Call& call, c10::Ar
   }
 }
 
-void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const {
+void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values,
+                       torch::jit::Stack* stack) const {
   c10::SmallVector<at::Tensor, 4> fresh;
   size_t fresh_in_lists = 0;
   for (const ResultSpec& result : plan.results) {

@@ -37,40 +37,40 @@ struct TraceFailed : std::runtime_error {
 struct ArgSpec {
   lowering::Kind kind;
   Form form;
-  bool written;      // results go to it
-  bool hidden;       // not a parameter of the lowering: an out= argument
+  bool written;  // results go to it
+  bool hidden;   // not a parameter of the lowering: an out= argument
 };
 
 // How one result of a plan reaches PyTorch.
 struct ResultSpec {
   enum class To : uint8_t { Nothing, Fresh, Write } to = To::Nothing;
-  int program_result = -1;                 // which result of the program; -1: an undefined tensor
-  int tensor = -1;                         // Write: position among the call's tensors
+  int program_result = -1;  // which result of the program; -1: an undefined tensor
+  int tensor = -1;          // Write: position among the call's tensors
   c10::SmallVector<int64_t, 6> sizes, strides;
   c10::ScalarType dtype = c10::ScalarType::Float;
-  int list = -1;                           // Fresh: schema return that is a list this belongs to
+  int list = -1;  // Fresh: schema return that is a list this belongs to
 };
 
 // A runtime plan plus what PyTorch has to be told of its results.
 struct OpPlan {
   runtime::Plan plan;
-  std::vector<int> operands;               // of the program: positions among the call's tensors
+  std::vector<int> operands;  // of the program: positions among the call's tensors
   std::vector<ResultSpec> results;
   // out= tensors whose size is wrong: position among the tensors and the size to take on.
   std::vector<std::pair<int, std::vector<int64_t>>> resizes;
-  uint64_t random_count = 0;               // Philox counters that one call consumes
+  uint64_t random_count = 0;  // Philox counters that one call consumes
   // What the last result of the program, an S64 each, is judged by.
   std::vector<lowering::RuntimeCheck> checks;
 };
 
 // A tensor argument of one call.
 struct TensorArg {
-  const at::Tensor* tensor = nullptr;      // null: None
-  runtime::Slot* slot = nullptr;           // null: a host scalar
-  const hlo::Type* type = nullptr;         // of the slot
+  const at::Tensor* tensor = nullptr;  // null: None
+  runtime::Slot* slot = nullptr;       // null: a host scalar
+  const hlo::Type* type = nullptr;     // of the slot
   lowering::Access access = lowering::Access::Whole;
-  bool identity = false;                   // the slot's value as it is
-  int scalar = -1;                         // host scalar, or first digit of the offset
+  bool identity = false;  // the slot's value as it is
+  int scalar = -1;        // host scalar, or first digit of the offset
   int digits = 0;
 };
 
@@ -81,11 +81,11 @@ struct Call {
   c10::SmallVector<TensorArg, 8> tensors;
   c10::SmallVector<runtime::Scalar, 8> scalars;
   c10::SmallVector<uint64_t, 64> key;
-  hlo::Precision precision = hlo::Precision::HIGHEST;   // of float32 products
-  int random = -1;                         // position of seed and offset among the scalars
+  hlo::Precision precision = hlo::Precision::HIGHEST;  // of float32 products
+  int random = -1;                                     // position of seed and offset among the scalars
   std::optional<at::Generator> generator;
   std::vector<hlo::Literal> numbers;       // for Options.check
-  std::forward_list<at::Tensor> uploaded;         // keeps CPU tensors moved to the device alive
+  std::forward_list<at::Tensor> uploaded;  // keeps CPU tensors moved to the device alive
 };
 
 // The one kernel: serves the functional, in-place and out= forms of every lowered operator.
@@ -112,10 +112,10 @@ class OpKernel final : public c10::OperatorKernel {
 
   const lowering::OpDef& def_;
   TensorBody body_;
-  std::string name_;                       // "aten::add.out"
+  std::string name_;  // "aten::add.out"
   std::vector<ArgSpec> args_;
-  std::vector<int> writes_;                // schema arguments that results are written to, in order
-  std::vector<int> returned_;              // a schema return each: the argument it aliases, or -1
+  std::vector<int> writes_;    // schema arguments that results are written to, in order
+  std::vector<int> returned_;  // a schema return each: the argument it aliases, or -1
   size_t fresh_returns_ = 0;
 
   struct Entry {

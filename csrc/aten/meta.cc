@@ -53,7 +53,7 @@ c10::IValue convert(const c10::IValue& value, MetaResult& out) {
     }
   }
   if (value.isDevice()) return c10::Device(c10::DeviceType::Meta);
-  if (value.isGenerator()) return c10::IValue();   // the generator's device would not fit
+  if (value.isGenerator()) return c10::IValue();  // the generator's device would not fit
   return value;
 }
 

@@ -11,9 +11,9 @@ namespace tpu::aten {
 
 // What PyTorch's meta kernel of an operator says of one call.
 struct MetaResult {
-  bool known = false;                      // false: the operator has no meta kernel
-  std::vector<at::Tensor> results;         // flat, lists opened; undefined where the kernel gave none
-  std::vector<at::Tensor> arguments;       // the tensor arguments, flat, as the kernel left them (out= sizes)
+  bool known = false;                 // false: the operator has no meta kernel
+  std::vector<at::Tensor> results;    // flat, lists opened; undefined where the kernel gave none
+  std::vector<at::Tensor> arguments;  // the tensor arguments, flat, as the kernel left them (out= sizes)
 };
 
 // Runs the meta kernel on `arguments`, the last entries of a stack, with every tensor replaced by a

@@ -18,8 +18,8 @@
 namespace tpu::aten {
 namespace {
 
-using hlo::DType;
 using hlo::Dims;
+using hlo::DType;
 using hlo::Type;
 using hlo::Value;
 using hlo::Values;
@@ -46,16 +46,16 @@ hlo::Literal literal(const c10::Scalar& s) {
   return s.toLong();
 }
 
-bool is_wide(c10::ScalarType t) {
-  return t == c10::ScalarType::Double || t == c10::ScalarType::ComplexDouble;
-}
+bool is_wide(c10::ScalarType t) { return t == c10::ScalarType::Double || t == c10::ScalarType::ComplexDouble; }
 
 }  // namespace
 
 class PlanBuilder {
  public:
   PlanBuilder(const OpKernel& kernel, const c10::OperatorHandle& op, const torch::jit::Stack& stack, const Call& call)
-      : kernel_(kernel), op_(op), call_(call),
+      : kernel_(kernel),
+        op_(op),
+        call_(call),
         arguments_(stack.data() + (stack.size() - kernel.args_.size()), kernel.args_.size()) {}
 
   std::unique_ptr<OpPlan> build() {
@@ -108,7 +108,7 @@ class PlanBuilder {
       const size_t count = tensors_in(i);
       if (kernel_.args_[i].written) {
         for (size_t j = 0; j < count; ++j) out.push_back(meta_.arguments.at(flat + j));
-        if (count == 0 && kernel_.args_[i].form == Form::Tensor) out.emplace_back();   // None: nothing to write to
+        if (count == 0 && kernel_.args_[i].form == Form::Tensor) out.emplace_back();  // None: nothing to write to
       }
       flat += count;
     }
@@ -155,7 +155,8 @@ class PlanBuilder {
     for (const TensorArg& arg : call_.tensors) {
       if (arg.tensor && arg.slot && is_wide(arg.tensor->scalar_type())) wide_ = true;
       if (arg.tensor && !arg.slot && is_wide(arg.tensor->scalar_type()) &&
-          !arg.tensor->unsafeGetTensorImpl()->is_wrapped_number()) wide_ = true;
+          !arg.tensor->unsafeGetTensorImpl()->is_wrapped_number())
+        wide_ = true;
     }
     for (const auto& type : info_.results) {
       if (type && (type->dtype == DType::F64 || type->dtype == DType::C128)) wide_ = true;
@@ -203,7 +204,8 @@ class PlanBuilder {
   Values digits_of(const TensorArg& arg, size_t tensor) {
     auto& digits = digits_[tensor];
     if (digits.empty()) {
-      for (int i = 0; i < arg.digits; ++i) digits.push_back(scalar_param(static_cast<size_t>(arg.scalar + i), DType::S64));
+      for (int i = 0; i < arg.digits; ++i)
+        digits.push_back(scalar_param(static_cast<size_t>(arg.scalar + i), DType::S64));
     }
     return digits;
   }
@@ -316,40 +318,50 @@ class PlanBuilder {
 
   void fill_static(const c10::IValue& value, Kind kind, Argument& a) {
     switch (kind) {
-      case Kind::Int: case Kind::OptInt: a.i = value.toInt(); break;
+      case Kind::Int:
+      case Kind::OptInt: a.i = value.toInt(); break;
       case Kind::Dim: a.i = wrap(value.toInt()); break;
       case Kind::Axes: {
         Dims dims = value.isInt() ? Dims{value.toInt()} : Dims(value.toIntVector());
         a.given = !dims.empty();
-        if (dims.empty()) dims = all_axes();
-        else for (int64_t& d : dims) d = wrap(d);
+        if (dims.empty())
+          dims = all_axes();
+        else
+          for (int64_t& d : dims) d = wrap(d);
         std::sort(dims.begin(), dims.end());
         if (first_rank() == 0) dims.clear();
         a.dims = std::move(dims);
         break;
       }
-      case Kind::Bool: case Kind::OptBool: a.i = value.toBool(); break;
-      case Kind::Double: case Kind::OptDouble: a.d = value.toScalar().toDouble(); break;
-      case Kind::Str: case Kind::OptStr: a.s = value.toStringRef(); break;
-      case Kind::Dims: case Kind::OptDims:
-        a.dims = value.isInt() ? Dims{value.toInt()} : Dims(value.toIntVector());
-        break;
-      case Kind::Doubles: case Kind::OptDoubles: a.doubles = value.toDoubleVector(); break;
+      case Kind::Bool:
+      case Kind::OptBool: a.i = value.toBool(); break;
+      case Kind::Double:
+      case Kind::OptDouble: a.d = value.toScalar().toDouble(); break;
+      case Kind::Str:
+      case Kind::OptStr: a.s = value.toStringRef(); break;
+      case Kind::Dims:
+      case Kind::OptDims: a.dims = value.isInt() ? Dims{value.toInt()} : Dims(value.toIntVector()); break;
+      case Kind::Doubles:
+      case Kind::OptDoubles: a.doubles = value.toDoubleVector(); break;
       case Kind::Bools:
         for (bool b : value.toBoolList()) a.dims.push_back(b);
         break;
       case Kind::Number: a.number = literal(value.toScalar()); break;
-      case Kind::DType: case Kind::OptDType:
-        a.i = static_cast<int64_t>(dtype_of(static_cast<c10::ScalarType>(value.toInt())));
-        break;
+      case Kind::DType:
+      case Kind::OptDType: a.i = static_cast<int64_t>(dtype_of(static_cast<c10::ScalarType>(value.toInt()))); break;
       default: internal(std::string("no static argument of kind ") + lowering::kind_name(kind));
     }
   }
 
   // A body of PyTorch code, captured.
   Values captured_results() {
-    CapturedRun run{.body = kernel_.body_, .op = op_, .arguments = arguments_, .specs = kernel_.args_,
-                    .returned = kernel_.returned_, .call = call_, .graph = graph(),
+    CapturedRun run{.body = kernel_.body_,
+                    .op = op_,
+                    .arguments = arguments_,
+                    .specs = kernel_.args_,
+                    .returned = kernel_.returned_,
+                    .call = call_,
+                    .graph = graph(),
                     .read = [this](size_t tensor) { return read_tensor(tensor); }};
     run.seed = scalar_param(static_cast<size_t>(call_.random), DType::U64);
     run.offset = scalar_param(static_cast<size_t>(call_.random) + 1, DType::U64);
@@ -357,7 +369,8 @@ class PlanBuilder {
     written_tensors_ = std::move(run.written);
     captured_strides_ = std::move(run.strides);
     for (const auto& [value, constant] : run.constants) {
-      params_.push_back({runtime::Param::From::Constant, static_cast<int>(plan_->plan.constants.size()), constant->type()});
+      params_.push_back(
+          {runtime::Param::From::Constant, static_cast<int>(plan_->plan.constants.size()), constant->type()});
       plan_->plan.constants.push_back(constant);
     }
     plan_->random_count = run.random_count;
@@ -411,15 +424,17 @@ class PlanBuilder {
   void place_write(Value v, int tensor) {
     ResultSpec spec;
     const TensorArg& arg = call_.tensors[static_cast<size_t>(tensor)];
-    if (v.node() != nullptr && arg.tensor && !kernel_.def_.options.overlap_ok) at::assert_no_internal_overlap(*arg.tensor);
-    if (v.node() == nullptr || !arg.tensor) {   // unchanged, or an optional argument that isn't there
+    if (v.node() != nullptr && arg.tensor && !kernel_.def_.options.overlap_ok)
+      at::assert_no_internal_overlap(*arg.tensor);
+    if (v.node() == nullptr || !arg.tensor) {  // unchanged, or an optional argument that isn't there
       plan_->results.push_back(spec);
       return;
     }
     spec.to = ResultSpec::To::Write;
     spec.tensor = tensor;
     const lowering::View view = view_of(arg);
-    if (v.dims() != view.sizes) internal("writes " + to_string(v.type()) + " into a tensor of " + to_string(Type{view.dtype, view.sizes}));
+    if (v.dims() != view.sizes)
+      internal("writes " + to_string(v.type()) + " into a tensor of " + to_string(Type{view.dtype, view.sizes}));
     v = lowering::cast(v, view.dtype);
     // Two tensors written by one call may share a storage: the second builds on the first.
     for (auto& [slot, value] : written_) {
@@ -515,8 +530,8 @@ class PlanBuilder {
   std::vector<std::pair<Value, int>> alias_;
 };
 
-std::unique_ptr<OpPlan> build_plan(const OpKernel& kernel, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                                   const Call& call) {
+std::unique_ptr<OpPlan> build_plan(const OpKernel& kernel, const c10::OperatorHandle& op,
+                                   const torch::jit::Stack& stack, const Call& call) {
   return PlanBuilder(kernel, op, stack, call).build();
 }
 

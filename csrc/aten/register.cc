@@ -93,7 +93,8 @@ class Registration {
 
  private:
   template <class Matches>
-  void try_form(const lowering::OpDef& def, const FunctionSchema& functional, const c10::OperatorName& name, Matches matches) {
+  void try_form(const lowering::OpDef& def, const FunctionSchema& functional, const c10::OperatorName& name,
+                Matches matches) {
     auto handle = c10::Dispatcher::singleton().findSchema(name);
     if (handle && matches(functional, handle->schema())) bind(def, handle->schema(), false);
   }
@@ -118,7 +119,8 @@ class Registration {
     static auto* libraries = new std::unordered_map<std::string, std::unique_ptr<torch::Library>>;
     auto& library = (*libraries)[ns];
     if (!library) {
-      library = std::make_unique<torch::Library>(torch::Library::IMPL, ns, c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+      library =
+          std::make_unique<torch::Library>(torch::Library::IMPL, ns, c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     }
     return *library;
   }

@@ -13,8 +13,8 @@ void register_all();
 
 // One registered overload, for `python -m torch_tpu op` and the coverage table.
 struct Registered {
-  std::string overload;   // "aten::add.out"
-  std::string lowering;   // "add.Tensor"
+  std::string overload;  // "aten::add.out"
+  std::string lowering;  // "add.Tensor"
   std::string file;
   int line;
 };

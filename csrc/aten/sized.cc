@@ -19,13 +19,15 @@ namespace {
 
 using at::Tensor;
 
-int64_t bucket(int64_t count) { return count == 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))); }
+int64_t bucket(int64_t count) {
+  return count == 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
+}
 
 Tensor first(const Tensor& padded, int64_t count) { return padded.narrow(0, 0, count); }
 
 Tensor& into(const Tensor& result, Tensor& out, const char* name) {
-  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, "(): Expected out tensor to have dtype ", result.scalar_type(),
-              " but got ", out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, "(): Expected out tensor to have dtype ",
+              result.scalar_type(), " but got ", out.scalar_type());
   if (out.sizes() != result.sizes()) out.resize_(result.sizes());
   return out.copy_(result);
 }
@@ -33,13 +35,16 @@ Tensor& into(const Tensor& result, Tensor& out, const char* name) {
 // The one host read.
 int64_t count_true(const Tensor& x) {
   if (x.numel() == 0) return 0;
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::count_true", "").typed<Tensor(const Tensor&)>();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("tpu::count_true", "").typed<Tensor(const Tensor&)>();
   return op.call(x).item().toLong();
 }
 
 Tensor nonzero_of(const Tensor& x) {
   return guarded([&] {
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::nonzero_padded", "").typed<Tensor(const Tensor&, int64_t)>();
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("tpu::nonzero_padded", "")
+                               .typed<Tensor(const Tensor&, int64_t)>();
     const int64_t count = count_true(x);
     return first(op.call(x, bucket(count)), count);
   });
@@ -48,18 +53,21 @@ Tensor nonzero_of(const Tensor& x) {
 Tensor& nonzero_out(const Tensor& x, Tensor& out) { return into(nonzero_of(x), out, "nonzero"); }
 
 std::vector<Tensor> mask_positions(const Tensor& mask, int64_t size) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("tpu::mask_positions", "").typed<std::vector<Tensor>(const Tensor&, int64_t)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tpu::mask_positions", "")
+                             .typed<std::vector<Tensor>(const Tensor&, int64_t)>();
   return op.call(mask, size);
 }
 
 Tensor masked_select_of(const Tensor& x, const Tensor& mask) {
   return guarded([&] {
     TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
-    TORCH_CHECK(mask.device() == x.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
-                x.device(), " and ", mask.device(), "!");
+    TORCH_CHECK(mask.device() == x.device(),
+                "Expected all tensors to be on the same device, but found at least two devices, ", x.device(), " and ",
+                mask.device(), "!");
     const auto sizes = at::infer_size(x.sizes(), mask.sizes());
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::masked_select_padded", "")
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("tpu::masked_select_padded", "")
                                .typed<Tensor(const Tensor&, const Tensor&, int64_t)>();
     const int64_t count = count_true(mask.expand(sizes));
     return first(op.call(x, mask, bucket(count)), count);
@@ -75,21 +83,27 @@ using Three = std::tuple<Tensor, Tensor, Tensor>;
 
 // Rows along dim, or the elements of the flattened x, without repeats.
 Three unique(const Tensor& x, std::optional<int64_t> dim, bool consecutive, bool inverse, bool counts) {
-  static const auto groups = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::unique_groups", "")
-                                 .typed<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, std::optional<int64_t>, bool)>();
-  static const auto values = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::unique_values", "")
-                                 .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>();
+  static const auto groups =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("tpu::unique_groups", "")
+          .typed<std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, std::optional<int64_t>, bool)>();
+  static const auto values =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("tpu::unique_values", "")
+          .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>();
   const auto none = [&] { return at::empty({0}, x.options().dtype(at::kLong)); };
   const int64_t rows = dim ? x.size(*dim) : x.numel();
   if (rows == 0 || x.numel() == 0) {
-    TORCH_CHECK(!dim || rows == 0, "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
+    TORCH_CHECK(!dim || rows == 0,
+                "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
     Tensor out = dim ? at::empty(x.sizes(), x.options()) : at::empty({0}, x.options());
     return {out, inverse ? at::empty(dim ? c10::IntArrayRef(rows) : x.sizes(), none().options()) : none(), none()};
   }
   auto [sorted, group, back, total] = groups.call(x, dim, consecutive);
   const int64_t count = total.item().toLong();
   auto [found, sizes] = values.call(sorted, group, dim, bucket(count));
-  return {narrow_result(found, {dim.value_or(0), count}), inverse ? back : none(), counts ? first(sizes, count) : none()};
+  return {narrow_result(found, {dim.value_or(0), count}), inverse ? back : none(),
+          counts ? first(sizes, count) : none()};
 }
 
 Three unique2(const Tensor& x, bool, bool inverse, bool counts) {
@@ -129,15 +143,19 @@ std::pair<int64_t, int64_t> read_pair(const char* name, const Tensor& x) {
 Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t minlength) {
   return guarded([&] {
     TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
-    TORCH_CHECK_NOT_IMPLEMENTED(at::isIntegralType(x.scalar_type(), false), "\"bincount_cpu\" not implemented for '", x.scalar_type(), "'");
-    TORCH_CHECK(x.dim() == 1 || (x.dim() == 0 && x.numel() == 0), "bincount only supports 1-d non-negative integral inputs.");
+    TORCH_CHECK_NOT_IMPLEMENTED(at::isIntegralType(x.scalar_type(), false), "\"bincount_cpu\" not implemented for '",
+                                x.scalar_type(), "'");
+    TORCH_CHECK(x.dim() == 1 || (x.dim() == 0 && x.numel() == 0),
+                "bincount only supports 1-d non-negative integral inputs.");
     const bool weighted = weights && weights->defined();
-    TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->numel() == x.numel()), "weights should be 1-d and have the same length as input");
+    TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->numel() == x.numel()),
+                "weights should be 1-d and have the same length as input");
     if (x.numel() == 0) return at::zeros({minlength}, x.options().dtype(at::kLong));
     const auto [low, high] = read_pair("tpu::bounds", x);
     TORCH_CHECK(low >= 0, "bincount only supports 1-d non-negative integral inputs.");
     const int64_t size = std::max(high + 1, minlength);
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::bincount_sized", "")
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("tpu::bincount_sized", "")
                                .typed<Tensor(const Tensor&, const std::optional<Tensor>&, int64_t)>();
     return first(op.call(x, weights, size == minlength ? size : bucket(size)), size);
   });
@@ -147,9 +165,11 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   return guarded([&] {
     const at::ScalarType dtype = repeats.scalar_type();
     TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
-    TORCH_CHECK_NOT_IMPLEMENTED(dtype == at::kLong || dtype == at::kInt, "\"repeat_interleave_cpu\" not implemented for '", dtype, "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(dtype == at::kLong || dtype == at::kInt,
+                                "\"repeat_interleave_cpu\" not implemented for '", dtype, "'");
     if (repeats.numel() == 0) return at::empty({0}, repeats.options());
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::repeat_interleave_sized", "")
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("tpu::repeat_interleave_sized", "")
                                .typed<Tensor(const Tensor&, int64_t)>();
     if (output_size) return op.call(repeats, *output_size);
     const auto [low, total] = read_pair("tpu::repeats_total", repeats);
@@ -165,7 +185,8 @@ Tensor& sequence(const at::Scalar& start, const at::Scalar& end, const at::Scala
     Tensor meta = at::empty({0}, out.options().device(at::kMeta));
     Sized(start, end, step, meta);
     if (out.numel() != meta.numel()) out.resize_(meta.sizes());
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::sequence_", "")
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("tpu::sequence_", "")
                                .typed<Tensor&(Tensor&, const at::Scalar&, const at::Scalar&)>();
     if (out.numel() > 0) op.call(out, start, step);
     return out;
@@ -202,7 +223,8 @@ void check_broadcast(const std::vector<Tensor>& indices) {
       if (m == n || m == 1 || n == 1) continue;
       std::ostringstream shapes;
       for (size_t k = 0; k < indices.size(); ++k) shapes << (k ? ", " : "") << indices[k].sizes();
-      TORCH_CHECK_INDEX(false, "shape mismatch: indexing tensors could not be broadcast together with shapes ", shapes.str());
+      TORCH_CHECK_INDEX(false, "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                        shapes.str());
     }
   }
 }
@@ -223,10 +245,11 @@ std::optional<Narrowed> expand_masks(std::span<c10::IValue> args, bool may_pad) 
     const Tensor& t = index.toTensor();
     const at::ScalarType dtype = t.scalar_type();
     const bool mask = is_mask(index);
-    TORCH_CHECK_INDEX(mask || dtype == at::kLong || dtype == at::kInt, "tensors used as indices must be long, int, byte or bool tensors");
+    TORCH_CHECK_INDEX(mask || dtype == at::kLong || dtype == at::kInt,
+                      "tensors used as indices must be long, int, byte or bool tensors");
     ++given;
     masks += mask;
-    if (list.size() > 1) defined.push_back(t);   // one alone broadcasts with nothing
+    if (list.size() > 1) defined.push_back(t);  // one alone broadcasts with nothing
   }
   if (masks == 0) {
     check_broadcast(defined);
@@ -263,7 +286,7 @@ std::optional<Narrowed> expand_masks(std::span<c10::IValue> args, bool may_pad) 
       }
     } else {
       for (const Tensor& column : mask.nonzero().unbind(1)) expanded.push_back(column);
-      if (mask.dim() == 0) {   // a rank-0 mask adds a dimension of size 0 or 1
+      if (mask.dim() == 0) {  // a rank-0 mask adds a dimension of size 0 or 1
         TORCH_CHECK_NOT_IMPLEMENTED(false, "a bool tensor without dimensions as an index");
       }
     }

@@ -16,8 +16,8 @@ class Library;
 // every count.
 namespace tpu::aten {
 
-void define_sized(torch::Library& library);     // schemas of namespace tpu
-void register_sized(torch::Library& library);   // aten's operators
+void define_sized(torch::Library& library);    // schemas of namespace tpu
+void register_sized(torch::Library& library);  // aten's operators
 
 // The true part of a padded result.
 struct Narrowed {

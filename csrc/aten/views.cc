@@ -99,10 +99,11 @@ at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntAr
 }
 
 at::Tensor& set_storage(at::Tensor& self, c10::Storage storage, int64_t offset, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  at::detail::check_size_nonnegative(sizes);
+  for (int64_t stride : strides) TORCH_CHECK(stride >= 0, "set_: strides may not be negative, got ", strides);
   at::native::checkSetStorage(self, storage, offset, sizes, strides);
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
-  // Negative strides and sizes past the end are refused by the checks above or grow the storage.
   std::optional<c10::IntArrayRef> given = strides.data() != nullptr ? std::make_optional(strides) : std::nullopt;
   if (given) {
     impl->set_sizes_and_strides(sizes, *given, offset);
@@ -159,6 +160,12 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef sizes, std::op
   });
 }
 
+// Zeros that fill memory: what knows of ZeroTensors only saves work with them.
+at::Tensor efficient_zeros(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                           std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  return empty_memory_format(sizes, dtype, layout, device, pin_memory, std::nullopt).zero_();
+}
+
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
   host.copy_(self.numel() == 1 && self.dim() == 0 ? self : self.reshape({}));
@@ -189,6 +196,7 @@ void register_views() {
   torch::Library& m = *library;
   m.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_efficientzerotensor", TORCH_FN(efficient_zeros));
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(&at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));

@@ -16,8 +16,7 @@ const char* raw(const Switch& row) {
 }
 
 [[noreturn]] void bad(const Switch& row, std::string_view value, const std::string& expected) {
-  fail(ErrorKind::Value, "environment variable ", row.name, ": expected ", expected, ", got \"",
-       value, "\"");
+  fail(ErrorKind::Value, "environment variable ", row.name, ": expected ", expected, ", got \"", value, "\"");
 }
 
 }  // namespace
@@ -27,8 +26,7 @@ int64_t get_int(Row<Kind::Int> id) {
   std::string_view value = raw(row);
   int64_t result = 0;
   auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-  if (error != std::errc() || end != value.data() + value.size() || result < row.low ||
-      result > row.high)
+  if (error != std::errc() || end != value.data() + value.size() || result < row.low || result > row.high)
     bad(row, value, text("an integer from ", row.low, " to ", row.high));
   return result;
 }

@@ -37,15 +37,15 @@ template <class... A>
 }  // namespace tpu
 
 // Throws tpu::Error (never aborts) when `condition` is false; the rest is the message.
-#define TPU_CHECK(condition, ...)                                                          \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]]                                                         \
-      ::tpu::fail(::tpu::ErrorKind::Runtime, __VA_ARGS__);                                 \
+#define TPU_CHECK(condition, ...)                          \
+  do {                                                     \
+    if (!(condition)) [[unlikely]]                         \
+      ::tpu::fail(::tpu::ErrorKind::Runtime, __VA_ARGS__); \
   } while (false)
 
 // As TPU_CHECK, for conditions that only a fault of ours can break.
-#define TPU_INTERNAL(condition, ...)                                                       \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]]                                                         \
+#define TPU_INTERNAL(condition, ...)                                                         \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
       ::tpu::fail(::tpu::ErrorKind::Internal, "internal error of torch_tpu: ", __VA_ARGS__); \
   } while (false)

@@ -24,8 +24,8 @@ void write(const std::string& line);
 }  // namespace tpu::log
 
 // Logs a line when TORCH_TPU_DEBUG is at least `lvl`; the arguments are not evaluated otherwise.
-#define TPU_LOG(lvl, ...)                                                     \
-  do {                                                                        \
-    if (::tpu::log::level() >= (lvl)) [[unlikely]]                            \
-      ::tpu::log::write(::tpu::text(__VA_ARGS__));                            \
+#define TPU_LOG(lvl, ...)                          \
+  do {                                             \
+    if (::tpu::log::level() >= (lvl)) [[unlikely]] \
+      ::tpu::log::write(::tpu::text(__VA_ARGS__)); \
   } while (false)

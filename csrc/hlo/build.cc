@@ -150,9 +150,7 @@ std::string precision_config(Precision p) {
   return "precision_config = [" + one + ", " + one + ']';
 }
 
-Dims ones_if_empty(const Dims& dims, int64_t rank) {
-  return dims.empty() ? Dims(static_cast<size_t>(rank), 1) : dims;
-}
+Dims ones_if_empty(const Dims& dims, int64_t rank) { return dims.empty() ? Dims(static_cast<size_t>(rank), 1) : dims; }
 Padding zeros_if_empty(const Padding& padding, int64_t rank) {
   return padding.empty() ? Padding(static_cast<size_t>(rank), {0, 0}) : padding;
 }
@@ -165,13 +163,17 @@ int64_t window_output(int64_t size, int64_t base_dilation, std::pair<int64_t, in
   return padded <= 0 || extent > padded ? 0 : (padded - extent) / stride + 1;
 }
 
-Region* combine_region(std::string_view op, Graph& graph, const std::vector<Type>& scalars, const CombineMany& combine) {
+Region* combine_region(std::string_view op, Graph& graph, const std::vector<Type>& scalars,
+                       const CombineMany& combine) {
   std::vector<Type> arguments = scalars;
   arguments.insert(arguments.end(), scalars.begin(), scalars.end());
-  Region* region = graph.region(arguments, [&](const Values& args) {
-    const auto half = args.begin() + static_cast<std::ptrdiff_t>(scalars.size());
-    return combine(Values(args.begin(), half), Values(half, args.end()));
-  }, true);
+  Region* region = graph.region(
+      arguments,
+      [&](const Values& args) {
+        const auto half = args.begin() + static_cast<std::ptrdiff_t>(scalars.size());
+        return combine(Values(args.begin(), half), Values(half, args.end()));
+      },
+      true);
   require_size(op, "the region's result list", region->results().size(), static_cast<int64_t>(scalars.size()));
   for (size_t i = 0; i < scalars.size(); ++i) {
     TPU_CHECK(region->results()[i].type() == scalars[i], op, ": the region returns ",
@@ -181,8 +183,8 @@ Region* combine_region(std::string_view op, Graph& graph, const std::vector<Type
 }
 
 Region* combine_region(std::string_view op, Graph& graph, DType t, const Combine& combine, DType result) {
-  Region* region = graph.region(
-      {{t, {}}, {t, {}}}, [&](const Values& args) { return Values{combine(args[0], args[1])}; }, true);
+  Region* region =
+      graph.region({{t, {}}, {t, {}}}, [&](const Values& args) { return Values{combine(args[0], args[1])}; }, true);
   TPU_CHECK(region->results()[0].type() == (Type{result, {}}), op, ": the region returns ",
             to_string(region->results()[0].type()), ", expected ", to_string(Type{result, {}}));
   return region;

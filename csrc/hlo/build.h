@@ -34,10 +34,10 @@ void require_scalar(std::string_view op, Value x, std::string_view what);
 void require_dims(std::string_view op, std::string_view what, const Dims& dims, int64_t rank, bool sorted = true);
 void require_size(std::string_view op, std::string_view what, size_t size, int64_t wanted);
 
-std::string list(const Dims& dims);                    // "[0, 1]"
-std::string array(const Dims& dims);                   // "array<i64: 0, 1>"
-std::string array(const std::vector<bool>& flags);     // "array<i1: true>"
-std::string pairs(const Padding& padding);             // "dense<[[0, 1]]> : tensor<1x2xi64>"
+std::string list(const Dims& dims);                 // "[0, 1]"
+std::string array(const Dims& dims);                // "array<i64: 0, 1>"
+std::string array(const std::vector<bool>& flags);  // "array<i1: true>"
+std::string pairs(const Padding& padding);          // "dense<[[0, 1]]> : tensor<1x2xi64>"
 std::string flag(bool v);
 std::string quote(std::string_view s);
 std::string precision_config(Precision p);

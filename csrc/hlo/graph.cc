@@ -50,7 +50,7 @@ Graph::Graph() : body_(this, nullptr), current_(&body_) {}
 
 Region* Graph::region(const std::vector<Type>& arguments, const std::function<Values(const Values&)>& build,
                       bool isolated) {
-  struct Restore {   // also when `build` throws
+  struct Restore {  // also when `build` throws
     Region*& current;
     Region* outer;
     ~Restore() { current = outer; }

@@ -32,7 +32,7 @@ class Value {
   int64_t dim(int64_t i) const { return type().dims[static_cast<size_t>(i)]; }
   int64_t numel() const { return type().numel(); }
   Graph& graph() const;
-  Region& region() const;   // the region (or the graph's body) that the node stands in
+  Region& region() const;  // the region (or the graph's body) that the node stands in
   Node* node() const { return node_; }
   int index() const { return index_; }
 
@@ -45,13 +45,13 @@ using Values = std::vector<Value>;
 // One StableHLO operation. `attributes` is MLIR text ready to print between <{ and }>, canonical,
 // so that equal operations have equal text and hash alike.
 struct Node {
-  std::string name;                     // "stablehlo.add", "chlo.erf"; "" for a parameter or region argument
+  std::string name;  // "stablehlo.add", "chlo.erf"; "" for a parameter or region argument
   Values operands;
   std::vector<Type> results;
-  std::string attributes;               // "dimensions = array<i64: 0>"; may be empty
+  std::string attributes;  // "dimensions = array<i64: 0>"; may be empty
   std::vector<Region*> regions;
   Region* parent = nullptr;
-  int id = -1;                          // position in its region, arguments first
+  int id = -1;  // position in its region, arguments first
 };
 
 // A block: its arguments, its nodes in order, and what it returns.
@@ -60,13 +60,13 @@ class Region {
   Region(Graph* graph, Region* parent, bool isolated = false) : graph_(graph), parent_(parent), isolated_(isolated) {}
   Value add_argument(Type type);
   // Appends a node. Operands may stand in this region or, unless it is isolated, in one around it.
-  Node* append(std::string name, Values operands, std::vector<Type> results,
-               std::string attributes = {}, std::vector<Region*> regions = {});
+  Node* append(std::string name, Values operands, std::vector<Type> results, std::string attributes = {},
+               std::vector<Region*> regions = {});
   void set_results(Values results) { results_ = std::move(results); }
   void set_arguments(Values arguments) { arguments_ = std::move(arguments); }
   const Values& arguments() const { return arguments_; }
   const Values& results() const { return results_; }
-  const std::deque<Node>& nodes() const { return nodes_; }   // arguments included, in order
+  const std::deque<Node>& nodes() const { return nodes_; }  // arguments included, in order
   Graph& graph() const { return *graph_; }
   Region* parent() const { return parent_; }
   // Throws unless `v` may be used here; `what` names the user.
@@ -116,7 +116,7 @@ class Graph {
   Hash128 hash() const;
 
  private:
-  std::deque<Region> regions_;   // nested ones; stable addresses
+  std::deque<Region> regions_;  // nested ones; stable addresses
   Region body_;
   Region* current_;
   std::vector<std::pair<int, int>> aliases_;

@@ -15,7 +15,8 @@ class Inliner {
 
   void bind(const Values& from, const Values& to) {
     TPU_INTERNAL(from.size() == to.size(), "inlining with ", to.size(), " arguments for ", from.size());
-    for (size_t i = 0; i < from.size(); ++i) map_[from[i].node()] = to[i].node(), shift_[from[i].node()] = to[i].index();
+    for (size_t i = 0; i < from.size(); ++i)
+      map_[from[i].node()] = to[i].node(), shift_[from[i].node()] = to[i].index();
   }
 
   void copy(const Region& region) {
@@ -50,7 +51,7 @@ class Inliner {
   Graph& graph_;
   Numbering live_;
   std::unordered_map<const Node*, Node*> map_;
-  std::unordered_map<const Node*, int> shift_;   // a parameter may become any result of a node
+  std::unordered_map<const Node*, int> shift_;  // a parameter may become any result of a node
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 struct Special {
   DType dtype;
-  const char *nan, *inf, *minus_inf;   // no infinity in the format: null
+  const char *nan, *inf, *minus_inf;  // no infinity in the format: null
 };
 constexpr Special kSpecials[] = {
     {DType::F16, "0x7E00", "0x7C00", "0xFC00"},
@@ -30,7 +30,7 @@ std::string float_text(double v, DType t) {
     for (const Special& s : kSpecials) {
       if (s.dtype != t) continue;
       const char* bits = std::isnan(v) ? s.nan : v > 0 ? s.inf : s.minus_inf;
-      return bits != nullptr ? bits : s.nan;   // as a conversion to the format does
+      return bits != nullptr ? bits : s.nan;  // as a conversion to the format does
     }
   }
   char buffer[32];
@@ -47,13 +47,13 @@ std::string float_text(double v, DType t) {
 std::string integer_text(const Literal& v, DType t) {
   if (!v.is_integer()) {
     const double real = v.number().real();
-    TPU_CHECK(v.kind() == Literal::Kind::Float && real == std::trunc(real) && std::abs(real) < 0x1p63,
-              "the number ", real, " is no integer that ", short_name(t), " can hold");
+    TPU_CHECK(v.kind() == Literal::Kind::Float && real == std::trunc(real) && std::abs(real) < 0x1p63, "the number ",
+              real, " is no integer that ", short_name(t), " can hold");
     return Literal(static_cast<int64_t>(real)).text(t);
   }
   const int width = t == DType::S4 || t == DType::U4 ? 4 : 8 * byte_size(t);
   const int64_t bits = v.bits();
-  const bool large = v.kind() == Literal::Kind::Unsigned && bits < 0;   // 2^63 and more
+  const bool large = v.kind() == Literal::Kind::Unsigned && bits < 0;  // 2^63 and more
   if (width == 64) {
     return is_signed_integer(t) ? std::to_string(bits) : std::to_string(static_cast<uint64_t>(bits));
   }

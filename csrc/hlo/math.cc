@@ -91,20 +91,20 @@ Extreme arg_extreme(std::string_view op, Value x, int64_t dim, bool keep_dims, D
   TPU_CHECK(x.dim(dim) > 0, op, ": dimension ", dim, " of ", to_string(x.type()), " is empty");
   Graph& graph = x.graph();
   // The neutral index is the largest, so that a true -inf (or lowest) at any place beats it.
-  const Values out = reduce(
-      Values{x, iota_like(x, dim, index)},
-      Values{scalar(graph, x.dtype(), extreme(x.dtype(), !high)), scalar(graph, index, extreme(index, true))}, {dim},
-      [&](const Values& a, const Values& b) {
-        Value first = high ? gt(a[0], b[0]) : lt(a[0], b[0]);
-        Value tie = eq(a[0], b[0]);
-        if (is_floating(x.dtype())) {
-          Value nan_a = is_nan(a[0]), nan_b = is_nan(b[0]);
-          first = first | (nan_a & !nan_b);
-          tie = tie | (nan_a & nan_b);
-        }
-        Value pick = first | (tie & lt(a[1], b[1]));
-        return Values{select(pick, a[0], b[0]), select(pick, a[1], b[1])};
-      });
+  const Values out =
+      reduce(Values{x, iota_like(x, dim, index)},
+             Values{scalar(graph, x.dtype(), extreme(x.dtype(), !high)), scalar(graph, index, extreme(index, true))},
+             {dim}, [&](const Values& a, const Values& b) {
+               Value first = high ? gt(a[0], b[0]) : lt(a[0], b[0]);
+               Value tie = eq(a[0], b[0]);
+               if (is_floating(x.dtype())) {
+                 Value nan_a = is_nan(a[0]), nan_b = is_nan(b[0]);
+                 first = first | (nan_a & !nan_b);
+                 tie = tie | (nan_a & nan_b);
+               }
+               Value pick = first | (tie & lt(a[1], b[1]));
+               return Values{select(pick, a[0], b[0]), select(pick, a[1], b[1])};
+             });
   if (!keep_dims) return {out[0], out[1]};
   return {expand_dims(out[0], dim), expand_dims(out[1], dim)};
 }
@@ -229,8 +229,8 @@ Value broadcast_to(Value x, const Dims& dims) {
   require("broadcast_to", x, build::kAny);
   if (x.dims() == dims) return x;
   const auto rank = static_cast<int64_t>(dims.size());
-  TPU_CHECK(x.rank() <= rank && broadcast_dims(x.dims(), dims, "broadcast_to") == dims, "broadcast_to: ",
-            to_string(x.type()), " does not fit ", list(dims));
+  TPU_CHECK(x.rank() <= rank && broadcast_dims(x.dims(), dims, "broadcast_to") == dims,
+            "broadcast_to: ", to_string(x.type()), " does not fit ", list(dims));
   if (is_splat(x)) return respread(x, dims);
   Dims to = all_dims(x);
   for (int64_t& d : to) d += rank - x.rank();

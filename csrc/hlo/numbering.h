@@ -14,7 +14,7 @@ class Numbering {
  public:
   explicit Numbering(const Graph& graph);
   bool live(const Node& node) const { return at(node) >= 0; }
-  int number(const Node& node) const { return at(node); }   // parameters of the graph: their position
+  int number(const Node& node) const { return at(node); }  // parameters of the graph: their position
 
  private:
   static constexpr int kDead = -1;

@@ -33,9 +33,10 @@ std::string replica_text(std::string_view op, const Replicas& r) {
     require_size(op, "a replica group", group.size(), static_cast<int64_t>(r.groups[0].size()));
     rows += (rows.empty() ? "" : ", ") + list(group);
   }
-  std::string out = text("replica_groups = dense<[", rows, "]> : tensor<", r.groups.size(), "x", r.groups[0].size(),
-                         "xi64>");
-  if (r.channel_id != 0) out += text(", channel_handle = #stablehlo.channel_handle<handle = ", r.channel_id, ", type = 0>");
+  std::string out =
+      text("replica_groups = dense<[", rows, "]> : tensor<", r.groups.size(), "x", r.groups[0].size(), "xi64>");
+  if (r.channel_id != 0)
+    out += text(", channel_handle = #stablehlo.channel_handle<handle = ", r.channel_id, ", type = 0>");
   if (r.use_global_device_ids) out += ", use_global_device_ids";
   return out;
 }
@@ -72,7 +73,7 @@ Value all_to_all(Value x, int64_t split_dim, int64_t concat_dim, int64_t split_c
   result.dims[static_cast<size_t>(split_dim)] /= split_count;
   result.dims[static_cast<size_t>(concat_dim)] *= split_count;
   Replicas r = replicas;
-  r.use_global_device_ids = false;   // the operation has no such attribute
+  r.use_global_device_ids = false;  // the operation has no such attribute
   return emit("all_to_all", {x}, std::move(result),
               text("split_dimension = ", split_dim, " : i64, concat_dimension = ", concat_dim,
                    " : i64, split_count = ", split_count, " : i64, ", replica_text("all_to_all", r)));
@@ -96,13 +97,12 @@ Value collective_permute(Value x, const std::vector<std::pair<int64_t, int64_t>>
 
 Values custom_call(Graph& graph, std::string_view target, const Values& operands, const std::vector<Type>& results,
                    const CustomCall& options) {
-  const std::string config = options.api_version == 4
-                                 ? (options.backend_config.empty() ? "{}" : options.backend_config)
-                                 : quote(options.backend_config);
-  Node* node = emit_node(graph, "custom_call", operands, results,
-                         text("call_target_name = ", quote(target), ", has_side_effect = ",
-                              flag(options.has_side_effect), ", backend_config = ", config,
-                              ", api_version = ", options.api_version, " : i32"));
+  const std::string config = options.api_version == 4 ? (options.backend_config.empty() ? "{}" : options.backend_config)
+                                                      : quote(options.backend_config);
+  Node* node =
+      emit_node(graph, "custom_call", operands, results,
+                text("call_target_name = ", quote(target), ", has_side_effect = ", flag(options.has_side_effect),
+                     ", backend_config = ", config, ", api_version = ", options.api_version, " : i32"));
   Values out;
   for (size_t i = 0; i < results.size(); ++i) out.emplace_back(node, static_cast<int>(i));
   return out;
@@ -137,15 +137,15 @@ Value reduce_scatter(Value x, int64_t dim, const Replicas& replicas, const Combi
 RngResult rng_bit_generator(Value state, const Type& output, RngAlgorithm algorithm) {
   static constexpr const char* kNames[] = {"DEFAULT", "THREE_FRY", "PHILOX"};
   const bool three_fry = algorithm == RngAlgorithm::THREE_FRY;
-  TPU_CHECK(state.dtype() == DType::U64 && state.rank() == 1 &&
-                (state.dim(0) == 2 || (state.dim(0) == 3 && !three_fry)),
-            "rng_bit_generator: ", kNames[static_cast<int>(algorithm)], " does not take a state of ",
-            to_string(state.type()));
+  TPU_CHECK(
+      state.dtype() == DType::U64 && state.rank() == 1 && (state.dim(0) == 2 || (state.dim(0) == 3 && !three_fry)),
+      "rng_bit_generator: ", kNames[static_cast<int>(algorithm)], " does not take a state of ",
+      to_string(state.type()));
   TPU_CHECK(is_integer(output.dtype) && byte_size(output.dtype) <= 8, "rng_bit_generator: gives integers, not ",
             to_string(output));
-  const Values out = emit_many("rng_bit_generator", {state}, {state.type(), output},
-                               text("rng_algorithm = #stablehlo<rng_algorithm ", kNames[static_cast<int>(algorithm)],
-                                    ">"));
+  const Values out =
+      emit_many("rng_bit_generator", {state}, {state.type(), output},
+                text("rng_algorithm = #stablehlo<rng_algorithm ", kNames[static_cast<int>(algorithm)], ">"));
   return {out[0], out[1]};
 }
 

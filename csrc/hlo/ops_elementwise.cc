@@ -71,7 +71,7 @@ Value complex(Value re, Value im) {
 Value convert(Value x, DType t) {
   require("convert", x, kAny);
   if (x.dtype() == t) return x;
-  if (t == DType::PRED) return ne(x, 0);   // NaN counts as true
+  if (t == DType::PRED) return ne(x, 0);  // NaN counts as true
   if (is_complex(x.dtype()) && !is_complex(t)) return convert(real(x), t);
   if (is_complex(t) && !is_complex(x.dtype())) {
     Value re = convert(x, real_of(t));

@@ -33,8 +33,7 @@ void require_index_dims(std::string_view op, Value x, Value indices, const Dims&
   require_dims(op, "the operand's batching dimensions", batching, x.rank());
   require_dims(op, "the indices' batching dimensions", indices_batching, indices.rank(), false);
   require_dims(op, "the index map", index_map, x.rank(), false);
-  require_size(op, "the indices' batching dimensions", indices_batching.size(),
-               static_cast<int64_t>(batching.size()));
+  require_size(op, "the indices' batching dimensions", indices_batching.size(), static_cast<int64_t>(batching.size()));
   for (int64_t d : batching) {
     TPU_CHECK(!contains(gone, d) && !contains(index_map, d), op, ": dimension ", d, " is batching and indexed");
   }
@@ -70,7 +69,7 @@ Value dynamic_slice(Value x, const Values& starts, const Dims& sizes) {
     TPU_CHECK(sizes[i] >= 0 && sizes[i] <= x.dims()[i], "dynamic_slice: sizes ", list(sizes), " of ",
               to_string(x.type()));
   }
-  if (sizes == x.dims()) return x;   // starts are clamped to zero
+  if (sizes == x.dims()) return x;  // starts are clamped to zero
   Values operands{x};
   operands.insert(operands.end(), starts.begin(), starts.end());
   return emit("dynamic_slice", std::move(operands), {x.dtype(), sizes}, "slice_sizes = " + array(sizes));
@@ -106,20 +105,19 @@ Value gather(Value x, Value indices, const GatherDims& d, const Dims& slice_size
   return emit(op, {x, indices}, {x.dtype(), std::move(dims)},
               "dimension_numbers = #stablehlo.gather<offset_dims = " + list(d.offset_dims) +
                   ", collapsed_slice_dims = " + list(d.collapsed_slice_dims) +
-                  ", operand_batching_dims = " + list(d.operand_batching_dims) +
-                  ", start_indices_batching_dims = " + list(d.start_indices_batching_dims) +
-                  ", start_index_map = " + list(d.start_index_map) +
+                  ", operand_batching_dims = " + list(d.operand_batching_dims) + ", start_indices_batching_dims = " +
+                  list(d.start_indices_batching_dims) + ", start_index_map = " + list(d.start_index_map) +
                   text(", index_vector_dim = ", d.index_vector_dim, ">, slice_sizes = ") + array(slice_sizes) +
                   ", indices_are_sorted = " + flag(sorted));
 }
 
-Values scatter(const Values& xs, Value indices, const Values& updates, const ScatterDims& d,
-               const CombineMany& combine, bool sorted, bool unique) {
+Values scatter(const Values& xs, Value indices, const Values& updates, const ScatterDims& d, const CombineMany& combine,
+               bool sorted, bool unique) {
   constexpr std::string_view op = "scatter";
   TPU_CHECK(!xs.empty(), op, ": no operands");
   require_size(op, "updates", updates.size(), static_cast<int64_t>(xs.size()));
-  require_index_dims(op, xs[0], indices, d.inserted_window_dims, d.input_batching_dims,
-                     d.scatter_indices_batching_dims, d.scatter_dims_to_operand_dims, d.index_vector_dim);
+  require_index_dims(op, xs[0], indices, d.inserted_window_dims, d.input_batching_dims, d.scatter_indices_batching_dims,
+                     d.scatter_dims_to_operand_dims, d.index_vector_dim);
   const Value x = xs[0], update = updates[0];
   Dims windows, limits;
   for (int64_t i = 0; i < x.rank(); ++i) {
@@ -138,8 +136,7 @@ Values scatter(const Values& xs, Value indices, const Values& updates, const Sca
   operands.push_back(indices);
   for (size_t i = 0; i < xs.size(); ++i) {
     require_same_dtype(op, xs[i], updates[i]);
-    TPU_CHECK(xs[i].dims() == x.dims(), op, ": shapes differ: ", to_string(x.type()), " and ",
-              to_string(xs[i].type()));
+    TPU_CHECK(xs[i].dims() == x.dims(), op, ": shapes differ: ", to_string(x.type()), " and ", to_string(xs[i].type()));
     TPU_CHECK(updates[i].dims() == expected, op, ": the update is ", to_string(updates[i].type()), ", indices ",
               to_string(indices.type()), " need ", list(expected));
     operands.push_back(updates[i]);

@@ -177,10 +177,10 @@ Value triangular_solve(Value a, Value b, bool left_side, bool lower, bool unit_d
                     a.dim(r - 1) == b.dim(left_side ? r - 2 : r - 1);
   TPU_CHECK(fits, op, ": ", to_string(a.type()), " does not fit ", to_string(b.type()), " on the ",
             left_side ? "left" : "right");
-  return emit(op, {a, b}, b.type(),
-              text("left_side = ", flag(left_side), ", lower = ", flag(lower), ", unit_diagonal = ",
-                   flag(unit_diagonal), ", transpose_a = #stablehlo<transpose ",
-                   kNames[static_cast<int>(transpose_a)], ">"));
+  return emit(
+      op, {a, b}, b.type(),
+      text("left_side = ", flag(left_side), ", lower = ", flag(lower), ", unit_diagonal = ", flag(unit_diagonal),
+           ", transpose_a = #stablehlo<transpose ", kNames[static_cast<int>(transpose_a)], ">"));
 }
 
 }  // namespace tpu::hlo

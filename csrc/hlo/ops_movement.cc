@@ -16,13 +16,13 @@ Value bitcast_convert(Value x, DType t) {
             to_string(x.type()), " as ", short_name(t));
   const int64_t from = bit_width(x.dtype()), to = bit_width(t);
   TPU_CHECK(from == to || !is_complex(t), "bitcast_convert: complex widths differ: ", to_string(x.type()), " and ",
-            short_name(t));   // XLA aborts the process on it
+            short_name(t));  // XLA aborts the process on it
   Dims dims = x.dims();
   if (from > to) {
     dims.push_back(from / to);
   } else if (from < to) {
-    TPU_CHECK(!dims.empty() && dims.back() == to / from, "bitcast_convert: the last dimension of ",
-              to_string(x.type()), " must be ", to / from, " to make ", short_name(t));
+    TPU_CHECK(!dims.empty() && dims.back() == to / from, "bitcast_convert: the last dimension of ", to_string(x.type()),
+              " must be ", to / from, " to make ", short_name(t));
     dims.pop_back();
   }
   return emit("bitcast_convert", {x}, {t, std::move(dims)});
@@ -82,8 +82,7 @@ Value pad(Value x, Value padding_value, const Dims& low, const Dims& high, const
               " has");
   }
   const auto zero = [](int64_t v) { return v == 0; };
-  if (std::all_of(low.begin(), low.end(), zero) && std::all_of(high.begin(), high.end(), zero) &&
-      result == x.type()) {
+  if (std::all_of(low.begin(), low.end(), zero) && std::all_of(high.begin(), high.end(), zero) && result == x.type()) {
     return x;
   }
   return emit("pad", {x, padding_value}, std::move(result),
@@ -121,9 +120,9 @@ Value slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides
     result.dims[i] = (limits[i] - starts[i] + strides[i] - 1) / strides[i];
   }
   if (result == x.type()) return x;
-  return emit("slice", {x}, std::move(result),
-              "start_indices = " + array(starts) + ", limit_indices = " + array(limits) +
-                  ", strides = " + array(strides));
+  return emit(
+      "slice", {x}, std::move(result),
+      "start_indices = " + array(starts) + ", limit_indices = " + array(limits) + ", strides = " + array(strides));
 }
 
 Value transpose(Value x, const Dims& permutation) {

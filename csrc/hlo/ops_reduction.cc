@@ -49,8 +49,8 @@ FullWindow check_window(std::string_view op, Value x, Window w) {
   for (size_t i = 0; i < w.dims.size(); ++i) {
     TPU_CHECK(w.dims[i] > 0 && w.strides[i] > 0 && w.base_dilations[i] > 0 && w.window_dilations[i] > 0, op,
               ": window ", list(w.dims), ", strides ", list(w.strides), " and dilations must be positive");
-    result.push_back(window_output(x.dims()[i], w.base_dilations[i], w.padding[i], w.dims[i], w.window_dilations[i],
-                                   w.strides[i]));
+    result.push_back(
+        window_output(x.dims()[i], w.base_dilations[i], w.padding[i], w.dims[i], w.window_dilations[i], w.strides[i]));
   }
   return {std::move(w), std::move(result)};
 }
@@ -110,8 +110,7 @@ Values sort(const Values& xs, int64_t dim, bool stable, const std::function<Valu
   std::vector<Type> arguments;
   for (Value x : xs) {
     require("sort", x, kAny);
-    TPU_CHECK(x.dims() == xs[0].dims(), "sort: shapes differ: ", to_string(xs[0].type()), " and ",
-              to_string(x.type()));
+    TPU_CHECK(x.dims() == xs[0].dims(), "sort: shapes differ: ", to_string(xs[0].type()), " and ", to_string(x.type()));
     arguments.insert(arguments.end(), 2, {x.dtype(), {}});
   }
   require_dim("sort", dim, xs[0].rank());
@@ -128,8 +127,7 @@ TopK top_k(Value x, int64_t k) {
             " is out of range for the last dimension of ", to_string(x.type()));
   Dims dims = x.dims();
   dims.back() = k;
-  const Values out =
-      emit_many("chlo.top_k", {x}, {{x.dtype(), dims}, {DType::S32, dims}}, text("k = ", k, " : i64"));
+  const Values out = emit_many("chlo.top_k", {x}, {{x.dtype(), dims}, {DType::S32, dims}}, text("k = ", k, " : i64"));
   return {out[0], out[1]};
 }
 

@@ -29,9 +29,7 @@ Value mish_gradient(Value dy, Value x) {
 Value relu6_of(Value x) { return clip(x, 0, 6); }
 Value hardsigmoid(Value x) { return relu6_of(x + 3) / 6; }
 Value hardswish(Value x) { return x * relu6_of(x + 3) / 6; }
-Value hardsigmoid_gradient(Value dy, Value x) {
-  return where(gt(x, -3) & lt(x, 3), dy * (1.0 / 6), zeros_like(dy));
-}
+Value hardsigmoid_gradient(Value dy, Value x) { return where(gt(x, -3) & lt(x, 3), dy * (1.0 / 6), zeros_like(dy)); }
 Value hardswish_gradient(Value dy, Value x) {
   return where(le(x, -3), zeros_like(dy), where(lt(x, 3), dy * (x / 3 + 0.5), dy));
 }
@@ -49,7 +47,7 @@ Value conjugate(Value x) { return is_complex(x.dtype()) ? complex(real(x), -imag
 Value sigmoid_gradient(Value dy, Value y) { return dy * conjugate((1 - y) * y); }
 Value tanh_gradient(Value dy, Value y) { return dy * conjugate(1 - y * y); }
 
-constexpr double kTanhScale = 0.7978845608028654;   // sqrt(2 / pi)
+constexpr double kTanhScale = 0.7978845608028654;  // sqrt(2 / pi)
 constexpr double kTanhCube = 0.044715;
 
 // x P(X <= x) for a standard normal X;  "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
@@ -110,9 +108,8 @@ TPU_LOWER("threshold", [](Value x, Value threshold, Value value) {
 });
 
 // The gradient of relu too: there x is the result.
-TPU_LOWER("threshold_backward", [](Value dy, Value x, Value threshold) {
-  return where(le(x, number(threshold, x)), zeros_like(dy), dy);
-});
+TPU_LOWER("threshold_backward",
+          [](Value dy, Value x, Value threshold) { return where(le(x, number(threshold, x)), zeros_like(dy), dy); });
 
 TPU_LOWER("hardtanh", [](Value x, Value low, Value high) { return clip(x, number(low, x), number(high, x)); });
 TPU_LOWER("hardtanh_backward", [](Value dy, Value x, Value low, Value high) {
@@ -123,7 +120,8 @@ TPU_LOWER("leaky_relu", [](Value self, Value slope) {
   return activation({self}, [&](const Values& v) { return where(gt(v[0], 0), v[0], v[0] * number(slope, v[0])); });
 });
 TPU_LOWER("leaky_relu_backward", [](Value grad, Value self, Value slope, bool) {
-  return activation({grad, self}, [&](const Values& v) { return where(gt(v[1], 0), v[0], v[0] * number(slope, v[0])); });
+  return activation({grad, self},
+                    [&](const Values& v) { return where(gt(v[1], 0), v[0], v[0] * number(slope, v[0])); });
 });
 
 // The weight is broadcast by the caller; its gradient is summed by the caller.
@@ -133,21 +131,19 @@ TPU_LOWER("_prelu_kernel", [](Value self, Value weight) {
 TPU_LOWER("_prelu_kernel_backward", [](Value grad, Value self, Value weight) {
   return std::tuple{
       activation({grad, self, weight}, [](const Values& v) { return where(gt(v[1], 0), v[0], v[2] * v[0]); }),
-      activation({grad, self, weight}, [](const Values& v) { return where(gt(v[1], 0), zeros_like(v[1]), v[1] * v[0]); })};
+      activation({grad, self, weight},
+                 [](const Values& v) { return where(gt(v[1], 0), zeros_like(v[1]), v[1] * v[0]); })};
 });
 
 // lambda is fixed in a model: its sign is checked here.
-TPU_LOWER("hardshrink", [](Value x, double lambda) {
-  return where(ge(x, -lambda) & le(x, lambda), zeros_like(x), x);
-});
-TPU_LOWER({"hardshrink_backward", "softshrink_backward"}, [](Value dy, Value x, double lambda) {
-  return where(ge(x, -lambda) & le(x, lambda), zeros_like(dy), dy);
-});
+TPU_LOWER("hardshrink", [](Value x, double lambda) { return where(ge(x, -lambda) & le(x, lambda), zeros_like(x), x); });
+TPU_LOWER({"hardshrink_backward", "softshrink_backward"},
+          [](Value dy, Value x, double lambda) { return where(ge(x, -lambda) & le(x, lambda), zeros_like(dy), dy); });
 TPU_LOWER("softshrink", [](Value self, double lambda) {
   TPU_CHECK(lambda >= 0, "lambda must be greater or equal to 0, but found to be ", lambda, ".");
   return activation({self}, [&](const Values& v) {
     Value x = v[0];
-    return where(gt(x, lambda), x - lambda, where(lt(x, -lambda), x + lambda, x * 0));   // NaN stays
+    return where(gt(x, lambda), x - lambda, where(lt(x, -lambda), x + lambda, x * 0));  // NaN stays
   });
 });
 
@@ -161,9 +157,10 @@ TPU_LOWER("elu", [](Value self, Value alpha, Value scale, Value input_scale) {
   });
 });
 TPU_LOWER("elu_backward", [](Value grad, double alpha, Value scale, Value input_scale, bool is_result, Value self) {
-  TPU_CHECK(!is_result || alpha >= 0,
-            "In-place elu backward calculation is triggered with a negative slope which is not supported. This is caused by "
-            "calling in-place forward function with a negative slope, please call out-of-place version instead.");
+  TPU_CHECK(
+      !is_result || alpha >= 0,
+      "In-place elu backward calculation is triggered with a negative slope which is not supported. This is caused by "
+      "calling in-place forward function with a negative slope, please call out-of-place version instead.");
   return activation({grad, self}, [&](const Values& v) {
     Value x = v[1], s = number(scale, x), i = number(input_scale, x), negative = s * alpha;
     Value slope = is_result ? i * (x + negative) : i * negative * exp(x * i);
@@ -187,11 +184,10 @@ TPU_LOWER("softplus_backward", [](Value grad, Value self, Value beta, Value thre
 
 // min(x, 0) - log(1 + e^-|x|). The buffer is what CPU PyTorch keeps for the gradient: e^-|x|.
 TPU_LOWER("log_sigmoid_forward", [](Value self) {
-  return std::tuple{
-      activation({self}, [](const Values& v) { return minimum(v[0], 0) - log1p(exp(-abs(v[0]))); }),
-      result_type(1).numel() == 0 && self.numel() != 0
-          ? full(graph(), result_type(1), 0)
-          : activation({self}, [](const Values& v) { return exp(-abs(v[0])); })};
+  return std::tuple{activation({self}, [](const Values& v) { return minimum(v[0], 0) - log1p(exp(-abs(v[0]))); }),
+                    result_type(1).numel() == 0 && self.numel() != 0
+                        ? full(graph(), result_type(1), 0)
+                        : activation({self}, [](const Values& v) { return exp(-abs(v[0])); })};
 });
 TPU_LOWER("log_sigmoid_backward", [](Value grad, Value self, Unused) {
   return activation({grad, self}, [](const Values& v) { return v[0] * logistic(-v[1]); });
@@ -229,7 +225,7 @@ TPU_LOWER("logit", [](Value self, std::optional<double> eps) {
 TPU_LOWER("logit_backward", [](Value grad, Value self, std::optional<double> eps) {
   return activation({grad, self}, [&](const Values& v) {
     Value x = v[1], slope = v[0] / (x * (1 - x));
-    const bool open = !eps || *eps < 0;   // outside the range: NaN, or 0 where x was clamped
+    const bool open = !eps || *eps < 0;  // outside the range: NaN, or 0 where x was clamped
     Value inside = open ? ge(x, 0) & le(x, 1) : ge(x, *eps) & le(x, 1 - *eps);
     return where(inside, slope, like(x, open ? std::nan("") : 0.0));
   });

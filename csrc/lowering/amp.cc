@@ -19,16 +19,17 @@ TPU_LOWER("_amp_foreach_non_finite_check_and_unscale_", [](Values grads, Value f
 });
 
 // Overflow: scale * backoff, tracker 0. Else, after growth_interval good steps: scale * growth if finite.
-TPU_LOWER("_amp_update_scale_", [](Value scale, Value tracker, Value found_inf, Value growth, Value backoff, Value interval) {
-  const auto number = [&](Value v) { return convert(v, scale.dtype()); };
-  Value overflow = reshape(gt(found_inf, 0), scale.dims());
-  Value successful = tracker + 1;
-  Value grow = eq(successful, convert(interval, tracker.dtype()));
-  Value grown = scale * number(growth);
-  Value scale_grows = reshape(grow, scale.dims()) & is_finite(grown);
-  Value new_scale = where(overflow, scale * number(backoff), where(scale_grows, grown, scale));
-  return std::tuple(new_scale, where(reshape(overflow, tracker.dims()) | grow, 0, successful));
-});
+TPU_LOWER("_amp_update_scale_",
+          [](Value scale, Value tracker, Value found_inf, Value growth, Value backoff, Value interval) {
+            const auto number = [&](Value v) { return convert(v, scale.dtype()); };
+            Value overflow = reshape(gt(found_inf, 0), scale.dims());
+            Value successful = tracker + 1;
+            Value grow = eq(successful, convert(interval, tracker.dtype()));
+            Value grown = scale * number(growth);
+            Value scale_grows = reshape(grow, scale.dims()) & is_finite(grown);
+            Value new_scale = where(overflow, scale * number(backoff), where(scale_grows, grown, scale));
+            return std::tuple(new_scale, where(reshape(overflow, tracker.dims()) | grow, 0, successful));
+          });
 
 }  // namespace
 }  // namespace tpu::lowering

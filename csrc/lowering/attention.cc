@@ -22,8 +22,8 @@ struct Attention {
   double scale;
   double dropout_p = 0;
   Random random = {};
-  bool is_block = false;                        // q is a block of the query's rows,
-  int64_t first_row = 0;                        // from this one on
+  bool is_block = false;  // q is a block of the query's rows,
+  int64_t first_row = 0;  // from this one on
 
   Dims dims(int64_t heads, int64_t rows, int64_t columns) const {
     Dims out(q.dims().begin(), q.dims().end() - 3);
@@ -127,14 +127,18 @@ Value sum_to(Value x, const Dims& shape) {
 
 // With m the dropout's factor and D_i = sum_f do_if o_if = sum_j dp_ij p_ij:
 //   dv = (p m)^T do      dp = m (do v^T)      ds = p (dp - D)      dq = scale ds k      dk = scale ds^T q
-struct Gradients { Value q, k, v, s; };
+struct Gradients {
+  Value q, k, v, s;
+};
 Gradients backward(const Attention& a, Value grad, Value o, Value lse) {
   if (const auto blocks = causal_blocks(a); !blocks.empty()) {
     Values dq;
     Gradients total;
     const int64_t keys = a.k.dim(a.k.rank() - 2);
     for (const Attention& block : blocks) {
-      const auto rows = [&](Value v, int64_t dim) { return slice_dim(v, dim, block.first_row, block.first_row + block.length()); };
+      const auto rows = [&](Value v, int64_t dim) {
+        return slice_dim(v, dim, block.first_row, block.first_row + block.length());
+      };
       const Gradients part = backward(block, rows(grad, -2), rows(o, -2), rows(lse, -1));
       dq.push_back(part.q);
       const auto add_keys = [&](Value sum, Value more) {
@@ -167,26 +171,31 @@ Value laid_out(Value o, bool heads_inside) { return heads_inside ? swap_dims(o, 
 }  // namespace
 
 // heads_inside: the output comes as [..., L, H, F].
-TPU_LOWER("tpu::attention", [](Value q, Value k, Value v, std::optional<Value> bias, bool is_causal, double scale,
-                               bool heads_inside) {
-  const auto [o, lse] = forward({q, k, v, bias, is_causal, scale});
-  return std::tuple(laid_out(o, heads_inside), lse);
-}, {.products = true, .no_meta = true});
+TPU_LOWER("tpu::attention",
+          [](Value q, Value k, Value v, std::optional<Value> bias, bool is_causal, double scale, bool heads_inside) {
+            const auto [o, lse] = forward({q, k, v, bias, is_causal, scale});
+            return std::tuple(laid_out(o, heads_inside), lse);
+          },
+          {.products = true, .no_meta = true});
 
-TPU_LOWER("tpu::attention_dropout", [](Value q, Value k, Value v, std::optional<Value> bias, bool is_causal, double scale,
-                                       bool heads_inside, double dropout_p, Random random) {
-  const auto [o, lse] = forward({q, k, v, bias, is_causal, scale, dropout_p, random});
-  return std::tuple(laid_out(o, heads_inside), lse, random.seed, random.offset);
-}, {.products = true, .no_meta = true});
+TPU_LOWER("tpu::attention_dropout",
+          [](Value q, Value k, Value v, std::optional<Value> bias, bool is_causal, double scale, bool heads_inside,
+             double dropout_p, Random random) {
+            const auto [o, lse] = forward({q, k, v, bias, is_causal, scale, dropout_p, random});
+            return std::tuple(laid_out(o, heads_inside), lse, random.seed, random.offset);
+          },
+          {.products = true, .no_meta = true});
 
-TPU_LOWER("tpu::attention_backward", [](Value grad, Value q, Value k, Value v, std::optional<Value> bias, Value o, Value lse,
-                                        std::optional<Value> seed, std::optional<Value> offset, bool is_causal, double scale,
-                                        double dropout_p, bool bias_grad) {
-  const Attention a{q, k, v, bias, is_causal, scale, dropout_p, seed ? Random{*seed, *offset} : Random{}};
-  const Gradients g = backward(a, grad, o, lse);
-  const DType t = q.dtype();
-  Value dbias = bias_grad ? convert(sum_to(g.s, bias->dims()), bias->dtype()) : Value();
-  return std::tuple(convert(g.q, t), convert(g.k, t), convert(g.v, t), dbias);
-}, {.products = true, .no_meta = true});
+TPU_LOWER("tpu::attention_backward",
+          [](Value grad, Value q, Value k, Value v, std::optional<Value> bias, Value o, Value lse,
+             std::optional<Value> seed, std::optional<Value> offset, bool is_causal, double scale, double dropout_p,
+             bool bias_grad) {
+            const Attention a{q, k, v, bias, is_causal, scale, dropout_p, seed ? Random{*seed, *offset} : Random{}};
+            const Gradients g = backward(a, grad, o, lse);
+            const DType t = q.dtype();
+            Value dbias = bias_grad ? convert(sum_to(g.s, bias->dims()), bias->dtype()) : Value();
+            return std::tuple(convert(g.q, t), convert(g.k, t), convert(g.v, t), dbias);
+          },
+          {.products = true, .no_meta = true});
 
 }  // namespace tpu::lowering

@@ -75,16 +75,20 @@ template <bool scaled>
 Value bessel_k0(Value x) {
   Value near = chebyshev_series(x * x - 2, k0_a) - log(x * 0.5) * bessel_i0(x);
   Value far = chebyshev_series(8 / x - 2, k0_b) / sqrt(x);
-  if (scaled) near = near * exp(x);
-  else far = far * exp(-x);
+  if (scaled)
+    near = near * exp(x);
+  else
+    far = far * exp(-x);
   return from_zero(x, where(le(x, 2), near, far), kInf);
 }
 template <bool scaled>
 Value bessel_k1(Value x) {
   Value near = log(x * 0.5) * bessel_i1(x) + chebyshev_series(x * x - 2, k1_a) / x;
   Value far = chebyshev_series(8 / x - 2, k1_b) / sqrt(x);
-  if (scaled) near = near * exp(x);
-  else far = far * exp(-x);
+  if (scaled)
+    near = near * exp(x);
+  else
+    far = far * exp(-x);
   return from_zero(x, where(le(x, 2), near, far), kInf);
 }
 
@@ -99,7 +103,8 @@ Value airy_ai(Value x) {
   const double scale = std::numbers::inv_sqrtpi;
   Value left = abs(x), zeta = left * sqrt(left) * (2.0 / 3), z = 1 / zeta, zz = z * z, t = zeta + pi / 4;
   Value below = (sin(t) * (1 + zz * horner(zz, airy_afn) / horner(zz, airy_afd)) -
-                 cos(t) * (z * horner(zz, airy_agn) / horner(zz, airy_agd))) * scale / sqrt(sqrt(left));
+                 cos(t) * (z * horner(zz, airy_agn) / horner(zz, airy_agd))) *
+                scale / sqrt(sqrt(left));
   Value above = horner(z, airy_an) / horner(z, airy_ad) * (scale / 2) / (sqrt(sqrt(left)) * exp(zeta));
   Value cube = x * x * x, m = like(x, 1), n = x, f = m, g = n;
   for (int k = 1; k < 46; k += 3) {

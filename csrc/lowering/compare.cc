@@ -17,13 +17,17 @@ Value ignoring_nan(Value x, Value y) {
 }
 
 template <Value (*f)(Arg, Arg)>
-Value compared(Value x, Value y) { return f(x, y); }
+Value compared(Value x, Value y) {
+  return f(x, y);
+}
 
 // NaN counts as true.
 Value truth(Value x) { return convert(x, PRED); }
 
 template <Value (*f)(Arg, Arg)>
-Value logical(Value x, Value y) { return f(truth(x), truth(y)); }
+Value logical(Value x, Value y) {
+  return f(truth(x), truth(y));
+}
 
 Value clamped(Value x, std::optional<Value> low, std::optional<Value> high) {
   Values all{x};
@@ -54,18 +58,20 @@ TPU_LOWER_BINARY({
 
 // Each side counts by itself, without a common dtype.
 TPU_LOWER("logical_and", logical<operator&>, {.host_scalars = true});
-TPU_LOWER("logical_or", logical<operator|>, {.host_scalars = true});
-TPU_LOWER("logical_xor", logical<operator^>, {.host_scalars = true});
+TPU_LOWER("logical_or", logical<operator| >, {.host_scalars = true});
+TPU_LOWER("logical_xor", logical<operator^ >, {.host_scalars = true});
 TPU_LOWER("logical_not", [](Value x) { return !truth(x); });
 
-TPU_LOWER("where.self", [](Value condition, Value x, Value y) {
-  const DType t = common_dtype({x, y});
-  return where(truth(condition), convert(x, t), convert(y, t));
-}, {.host_scalars = true});
+TPU_LOWER("where.self",
+          [](Value condition, Value x, Value y) {
+            const DType t = common_dtype({x, y});
+            return where(truth(condition), convert(x, t), convert(y, t));
+          },
+          {.host_scalars = true});
 
-TPU_LOWER({"masked_fill.Scalar", "masked_fill.Tensor"}, [](Value self, Value mask, Value value) {
-  return where(mask, cast(value, self.dtype()), self);
-}, {.host_scalars = true, .check = check_fits});
+TPU_LOWER({"masked_fill.Scalar", "masked_fill.Tensor"},
+          [](Value self, Value mask, Value value) { return where(mask, cast(value, self.dtype()), self); },
+          {.host_scalars = true, .check = check_fits});
 
 // min(max(x, low), high): NaN of any of them shows.
 TPU_LOWER({"clamp", "clamp.Tensor"}, clamped, {.host_scalars = true});

@@ -101,7 +101,8 @@ void check_geometry(Value x, Value w, const std::optional<Value>& bias, const Co
               short_name(bias->dtype()), ") should be the same");
   }
   const auto none = [](const Dims& dims, int64_t below) {
-    for (int64_t d : dims) if (d < below) return false;
+    for (int64_t d : dims)
+      if (d < below) return false;
     return true;
   };
   TPU_CHECK(none(g.padding, 0), "negative padding is not supported");
@@ -118,11 +119,12 @@ void check_geometry(Value x, Value w, const std::optional<Value>& bias, const Co
   const int64_t channels = transposed ? w.dim(0) : w.dim(1) * g.groups;
   const char* what = transposed ? "Given transposed=1, weight of size [" : "";
   if (transposed) {
-    TPU_CHECK(x.dim(1) == channels, what, join(w.dims(), ", "), "], expected input[", join(x.dims(), ", "), "] to have ",
-              channels, " channels, but got ", x.dim(1), " channels instead");
+    TPU_CHECK(x.dim(1) == channels, what, join(w.dims(), ", "), "], expected input[", join(x.dims(), ", "),
+              "] to have ", channels, " channels, but got ", x.dim(1), " channels instead");
     TPU_CHECK(!bias || (bias->rank() == 1 && bias->dim(0) == w.dim(1) * g.groups),
-              "Given transposed=1, weight of size [", join(w.dims(), ", "), "], expected bias to be 1-dimensional with ",
-              w.dim(1) * g.groups, " elements, but got bias of size [", bias ? join(bias->dims(), ", ") : "", "] instead");
+              "Given transposed=1, weight of size [", join(w.dims(), ", "),
+              "], expected bias to be 1-dimensional with ", w.dim(1) * g.groups, " elements, but got bias of size [",
+              bias ? join(bias->dims(), ", ") : "", "] instead");
     return;
   }
   TPU_CHECK(x.dim(1) == channels, "Given groups=", g.groups, ", weight of size [", join(w.dims(), ", "),
@@ -143,24 +145,26 @@ void check_geometry(Value x, Value w, const std::optional<Value>& bias, const Co
 }
 
 // Transposed: the input gradient of the convolution that would lead back.
-TPU_LOWER("convolution", [](Value x, Value w, std::optional<Value> bias, Dims stride, Dims padding, Dims dilation,
-                            bool transposed, Dims output_padding, int64_t groups) {
-  const size_t n = at(w.rank()) - 2;
-  const ConvGeometry g{expanded(stride, n), expanded(padding, n), expanded(dilation, n), groups};
-  output_padding = expanded(output_padding, n);
-  check_geometry(x, w, bias, g, output_padding, transposed);
-  Dims out;
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t in = spatial_dims(x)[i], reach = g.dilation[i] * (spatial_dims(w)[i] - 1) + 1;
-    out.push_back(transposed ? (in - 1) * g.stride[i] - 2 * g.padding[i] + reach + output_padding[i]
-                             : (in + 2 * g.padding[i] - reach) / g.stride[i] + 1);
-    TPU_CHECK(out.back() >= 0, "Given input size per channel: [", join(spatial_dims(x), ", "),
-              "]. Calculated output size per channel: [", join(out, ", "), "]. Output size is too small");
-  }
-  Value y = transposed ? convolve_input_gradient(x, w, g, out) : convolve(x, w, g, out);
-  if (bias) y = y + reshape(accumulate(*bias), channel_dims(y));
-  return convert(y, x.dtype());
-}, {.products = true, .no_meta = true});
+TPU_LOWER("convolution",
+          [](Value x, Value w, std::optional<Value> bias, Dims stride, Dims padding, Dims dilation, bool transposed,
+             Dims output_padding, int64_t groups) {
+            const size_t n = at(w.rank()) - 2;
+            const ConvGeometry g{expanded(stride, n), expanded(padding, n), expanded(dilation, n), groups};
+            output_padding = expanded(output_padding, n);
+            check_geometry(x, w, bias, g, output_padding, transposed);
+            Dims out;
+            for (size_t i = 0; i < n; ++i) {
+              const int64_t in = spatial_dims(x)[i], reach = g.dilation[i] * (spatial_dims(w)[i] - 1) + 1;
+              out.push_back(transposed ? (in - 1) * g.stride[i] - 2 * g.padding[i] + reach + output_padding[i]
+                                       : (in + 2 * g.padding[i] - reach) / g.stride[i] + 1);
+              TPU_CHECK(out.back() >= 0, "Given input size per channel: [", join(spatial_dims(x), ", "),
+                        "]. Calculated output size per channel: [", join(out, ", "), "]. Output size is too small");
+            }
+            Value y = transposed ? convolve_input_gradient(x, w, g, out) : convolve(x, w, g, out);
+            if (bias) y = y + reshape(accumulate(*bias), channel_dims(y));
+            return convert(y, x.dtype());
+          },
+          {.products = true, .no_meta = true});
 
 }  // namespace
 }  // namespace tpu::lowering

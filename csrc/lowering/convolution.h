@@ -12,7 +12,8 @@ struct ConvGeometry {
   int64_t groups = 1;
 };
 
-// The three products of a convolution; bf16 and f16 give f32, yet to be rounded. The spatial sizes of the result are given.
+// The three products of a convolution; bf16 and f16 give f32, yet to be rounded. The spatial sizes of the result are
+// given.
 Value convolve(Value x, Value w, const ConvGeometry& g, const Dims& out);
 Value convolve_input_gradient(Value dy, Value w, const ConvGeometry& g, const Dims& in);
 Value convolve_weight_gradient(Value dy, Value x, const ConvGeometry& g, const Dims& kernel);

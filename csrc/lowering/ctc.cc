@@ -14,11 +14,11 @@ const double kMinusInf = -std::numeric_limits<double>::infinity();
 
 struct Problem {
   int64_t times, samples, symbols, states;
-  Value log_probs;        // [t, n, symbols]
-  Value labels;           // [n, states] S32, blanks included
-  Value jump;             // [n, states] PRED: state s may follow s - 2
-  Value at_labels;        // [t, n, states]: log_probs of each state's symbol
-  Value input_lengths, last_state;   // [n] S32; last_state = 2 * target length
+  Value log_probs;                  // [t, n, symbols]
+  Value labels;                     // [n, states] S32, blanks included
+  Value jump;                       // [n, states] PRED: state s may follow s - 2
+  Value at_labels;                  // [t, n, states]: log_probs of each state's symbol
+  Value input_lengths, last_state;  // [n] S32; last_state = 2 * target length
 };
 
 // sum of logarithms a of n, with -inf where there is no probability
@@ -42,7 +42,8 @@ Value lengths_of(const Values& values, int64_t samples, const char* name) {
   return convert(v, S32);
 }
 
-Problem make_problem(Value log_probs, Value targets, const Values& input_lengths, const Values& target_lengths, int64_t blank) {
+Problem make_problem(Value log_probs, Value targets, const Values& input_lengths, const Values& target_lengths,
+                     int64_t blank) {
   TPU_CHECK(log_probs.rank() == 3, "Expected 3-dimensional tensor, but got ", log_probs.rank(),
             "-dimensional tensor for argument #1 'log_probs' (while checking arguments for ctc_loss)");
   TPU_CHECK(targets.rank() >= 1 && targets.rank() <= 2, "targets must be 1- or 2-dimensional");
@@ -60,8 +61,8 @@ Problem make_problem(Value log_probs, Value targets, const Values& input_lengths
   const bool packed = targets.rank() == 1;
   const int64_t labels = packed ? std::min(targets.dim(0), p.times) : targets.dim(1);
   if (!packed) {
-    TPU_CHECK(targets.dim(0) == p.samples, "Expected tensor to have size ", p.samples, " at dimension 0, but got size ", targets.dim(0),
-              " for argument #2 'targets' (while checking arguments for ctc_loss)");
+    TPU_CHECK(targets.dim(0) == p.samples, "Expected tensor to have size ", p.samples, " at dimension 0, but got size ",
+              targets.dim(0), " for argument #2 'targets' (while checking arguments for ctc_loss)");
     check_range(target_length, 0, labels + 1, ErrorKind::Runtime, [labels](int64_t v) {
       return text("Expected tensor to have size at least ", v, " at dimension 1, but got size ", labels,
                   " for argument #2 'targets' (while checking arguments for ctc_loss)");
@@ -109,8 +110,8 @@ Value alphas(const Problem& p) {
   const Type type{p.log_probs.dtype(), {p.times, p.samples, p.states}};
   Value first = where(le(iota_like(p.labels, 1, S32), 1), row_at(p.at_labels, scalar(graph(), S32, 0)), kMinusInf);
   Value start = with_row(full(graph(), type, kMinusInf), first, scalar(graph(), S32, 0));
-  const Values out = while_({scalar(graph(), S32, 1), first, start},
-      [&](const Values& s) { return lt(s[0], p.times); },
+  const Values out = while_(
+      {scalar(graph(), S32, 1), first, start}, [&](const Values& s) { return lt(s[0], p.times); },
       [&](const Values& s) {
         Value a = s[1];
         Value row = log_sum({a, shifted(a, 1), where(p.jump, shifted(a, 2), kMinusInf)}) + row_at(p.at_labels, s[0]);
@@ -130,20 +131,22 @@ Value betas(const Problem& p) {
   const Type type{p.log_probs.dtype(), {p.times, p.samples, p.states}};
   Value last = where(ends(p), full(graph(), {type.dtype, p.labels.dims()}, 0), kMinusInf);
   Value none = like(last, kMinusInf);
-  const Values out = while_({scalar(graph(), S32, p.times - 1), none, full(graph(), type, kMinusInf)},
+  const Values out = while_(
+      {scalar(graph(), S32, p.times - 1), none, full(graph(), type, kMinusInf)},
       [&](const Values& s) { return ge(s[0], 0); },
       [&](const Values& s) {
         Value next = s[1] + row_at(p.at_labels, minimum(s[0] + 1, p.times - 1));
         Value jumps = where(p.jump, next, kMinusInf);
         Value row = log_sum({next, shifted(next, -1), shifted(jumps, -2)});
-        Value left = expand_dims(p.input_lengths, 1) - 1;   // the last time of each sample
+        Value left = expand_dims(p.input_lengths, 1) - 1;  // the last time of each sample
         row = where(eq(s[0], left), last, where(lt(s[0], left), row, none));
         return Values{s[0] - 1, row, with_row(s[2], row, s[0])};
       });
   return out[2];
 }
 
-std::tuple<Value, Value> forward(Value log_probs, Value targets, Values input_lengths, Values target_lengths, int64_t blank, bool) {
+std::tuple<Value, Value> forward(Value log_probs, Value targets, Values input_lengths, Values target_lengths,
+                                 int64_t blank, bool) {
   const Problem p = make_problem(log_probs, targets, input_lengths, target_lengths, blank);
   Value alpha = p.times == 0 ? full(graph(), {log_probs.dtype(), {0, p.samples, p.states}}, kMinusInf) : alphas(p);
   Value empty = where(eq(p.last_state, 0), full(graph(), {log_probs.dtype(), {p.samples}}, 0), -kMinusInf);
@@ -159,12 +162,13 @@ std::tuple<Value, Value> forward(Value log_probs, Value targets, Values input_le
 }
 
 // d loss / d log_probs, for log_probs that come from log_softmax: p - posterior of the symbol.
-Value backward(Value grad, Value log_probs, Value targets, Values input_lengths, Values target_lengths, Value loss, Value log_alpha,
-               int64_t blank, bool zero_infinity) {
+Value backward(Value grad, Value log_probs, Value targets, Values input_lengths, Values target_lengths, Value loss,
+               Value log_alpha, int64_t blank, bool zero_infinity) {
   const Problem p = make_problem(log_probs, targets, input_lengths, target_lengths, blank);
   if (log_probs.numel() == 0) return zeros_like(log_probs);
-  Value posterior = exp(transpose(log_alpha, {1, 0, 2}) + betas(p) + reshape(loss, {1, p.samples, 1}));   // [t, n, s]
-  Value hot = convert(eq(iota(graph(), {S32, {p.samples, p.states, p.symbols}}, 2), expand_dims(p.labels, 2)), log_probs.dtype());
+  Value posterior = exp(transpose(log_alpha, {1, 0, 2}) + betas(p) + reshape(loss, {1, p.samples, 1}));  // [t, n, s]
+  Value hot = convert(eq(iota(graph(), {S32, {p.samples, p.states, p.symbols}}, 2), expand_dims(p.labels, 2)),
+                      log_probs.dtype());
   // sum over states: [t, n, s] x [n, s, c] -> [n, t, c]
   Value symbols = dot_general(posterior, hot, {{1}, {0}, {2}, {1}}, Precision::HIGHEST);
   Value g = (exp(log_probs) - transpose(symbols, {1, 0, 2})) * reshape(grad, {1, p.samples, 1});
@@ -176,14 +180,21 @@ Value backward(Value grad, Value log_probs, Value targets, Values input_lengths,
 const Options kOptions{.host_tensors = true, .no_meta = true};
 
 TPU_LOWER("_ctc_loss", &forward, kOptions);
-TPU_LOWER("_ctc_loss.Tensor", [](Value log_probs, Value targets, Value input_lengths, Value target_lengths, int64_t blank, bool zero_infinity) {
-  return forward(log_probs, targets, {input_lengths}, {target_lengths}, blank, zero_infinity);
-}, kOptions);
+TPU_LOWER(
+    "_ctc_loss.Tensor",
+    [](Value log_probs, Value targets, Value input_lengths, Value target_lengths, int64_t blank, bool zero_infinity) {
+      return forward(log_probs, targets, {input_lengths}, {target_lengths}, blank, zero_infinity);
+    },
+    kOptions);
 TPU_LOWER("_ctc_loss_backward", &backward, kOptions);
-TPU_LOWER("_ctc_loss_backward.Tensor", [](Value grad, Value log_probs, Value targets, Value input_lengths, Value target_lengths, Value loss,
-          Value log_alpha, int64_t blank, bool zero_infinity) {
-  return backward(grad, log_probs, targets, {input_lengths}, {target_lengths}, loss, log_alpha, blank, zero_infinity);
-}, kOptions);
+TPU_LOWER(
+    "_ctc_loss_backward.Tensor",
+    [](Value grad, Value log_probs, Value targets, Value input_lengths, Value target_lengths, Value loss,
+       Value log_alpha, int64_t blank, bool zero_infinity) {
+      return backward(grad, log_probs, targets, {input_lengths}, {target_lengths}, loss, log_alpha, blank,
+                      zero_infinity);
+    },
+    kOptions);
 
 }  // namespace
 }  // namespace tpu::lowering

@@ -13,40 +13,51 @@ Value add_rows(Value index, Value rows, int64_t count) {
 
 }  // namespace
 
-TPU_LOWER("embedding", [](Value weight, Value indices, Unused, Unused, Unused) {
-  TPU_CHECK(weight.rank() == 2, "'weight' must be 2-D");
-  check_range(indices, 0, weight.dim(0), ErrorKind::Index, out_of_range);
-  if (result_type().numel() == 0) return full(weight.graph(), result_type(), 0);
-  if (weight.dim(0) == 0) fail(ErrorKind::Index, out_of_range(0));
-  return take(weight, plain_index(indices, weight.dim(0)), 0);
-}, {.host_tensors = true});
+TPU_LOWER("embedding",
+          [](Value weight, Value indices, Unused, Unused, Unused) {
+            TPU_CHECK(weight.rank() == 2, "'weight' must be 2-D");
+            check_range(indices, 0, weight.dim(0), ErrorKind::Index, out_of_range);
+            if (result_type().numel() == 0) return full(weight.graph(), result_type(), 0);
+            if (weight.dim(0) == 0) fail(ErrorKind::Index, out_of_range(0));
+            return take(weight, plain_index(indices, weight.dim(0)), 0);
+          },
+          {.host_tensors = true});
 
 // dw[v] = sum over i with indices[i] = v of dy[i], divided by how often v occurs if asked for
-TPU_LOWER("embedding_dense_backward", [](Value dy, Value indices, int64_t rows, int64_t padding_idx, bool by_frequency) {
-  const int64_t n = indices.numel(), width = result_type().dims[1];
-  Value g = reshape(accumulate(dy), {n, width});
-  Value at = reshape(plain_index(indices, rows), {n});
-  if (padding_idx >= 0) at = where(eq(at, padding_idx), rows, at);
-  if (by_frequency) g = g / expand_dims(take(count_indices(at, rows, g.dtype()), at, 0), 1);
-  return convert(add_rows(at, g, rows), dy.dtype());
-}, {.host_tensors = true});
+TPU_LOWER("embedding_dense_backward",
+          [](Value dy, Value indices, int64_t rows, int64_t padding_idx, bool by_frequency) {
+            const int64_t n = indices.numel(), width = result_type().dims[1];
+            Value g = reshape(accumulate(dy), {n, width});
+            Value at = reshape(plain_index(indices, rows), {n});
+            if (padding_idx >= 0) at = where(eq(at, padding_idx), rows, at);
+            if (by_frequency) g = g / expand_dims(take(count_indices(at, rows, g.dtype()), at, 0), 1);
+            return convert(add_rows(at, g, rows), dy.dtype());
+          },
+          {.host_tensors = true});
 
 // The rows that are looked up are scaled down to max_norm where they exceed it.
-TPU_LOWER("embedding_renorm_", [](Value weight, Value indices, Value max_norm, double p) {
-  check_range(indices, 0, weight.dim(0), ErrorKind::Index, out_of_range);
-  if (indices.numel() == 0) return weight;
-  Value at = reshape(plain_index(indices, weight.dim(0)), {indices.numel()});
-  Value rows = accumulate(take(weight, at, 0));
-  Value size = abs(rows), norm;
-  if (p == 2) norm = sqrt(sum(size * size, 1, keep));
-  else if (p == 1) norm = sum(size, 1, keep);
-  else if (std::isinf(p)) norm = max(size, 1, keep);
-  else if (p == 0) norm = sum(convert(ne(size, 0), rows.dtype()), 1, keep);
-  else norm = pow(sum(pow(size, p), 1, keep), 1 / p);
-  Value limit = cast(max_norm, rows.dtype());
-  Value scaled = where(broadcast_to(gt(norm, limit), rows.dims()), rows * (limit / (norm + 1e-7)), rows);
-  return scatter_rows(weight, at, convert(scaled, weight.dtype()), 0, take_new);
-}, {.host_tensors = true});
+TPU_LOWER("embedding_renorm_",
+          [](Value weight, Value indices, Value max_norm, double p) {
+            check_range(indices, 0, weight.dim(0), ErrorKind::Index, out_of_range);
+            if (indices.numel() == 0) return weight;
+            Value at = reshape(plain_index(indices, weight.dim(0)), {indices.numel()});
+            Value rows = accumulate(take(weight, at, 0));
+            Value size = abs(rows), norm;
+            if (p == 2)
+              norm = sqrt(sum(size * size, 1, keep));
+            else if (p == 1)
+              norm = sum(size, 1, keep);
+            else if (std::isinf(p))
+              norm = max(size, 1, keep);
+            else if (p == 0)
+              norm = sum(convert(ne(size, 0), rows.dtype()), 1, keep);
+            else
+              norm = pow(sum(pow(size, p), 1, keep), 1 / p);
+            Value limit = cast(max_norm, rows.dtype());
+            Value scaled = where(broadcast_to(gt(norm, limit), rows.dims()), rows * (limit / (norm + 1e-7)), rows);
+            return scatter_rows(weight, at, convert(scaled, weight.dtype()), 0, take_new);
+          },
+          {.host_tensors = true});
 
 // ---- Bags: the rows of each bag added up, averaged, or their maximum -------------------------------
 
@@ -55,8 +66,8 @@ namespace {
 enum BagMode : int64_t { Sum = 0, Mean = 1, Max = 2 };
 
 struct Bags {
-  Value bag;       // of each index; `count` where it is in none, or is padding
-  Value sizes;     // S32 [count], padding not counted
+  Value bag;    // of each index; `count` where it is in none, or is padding
+  Value sizes;  // S32 [count], padding not counted
 };
 
 Bags bags_of(Value indices, Value bag, int64_t count, int64_t padding_idx) {
@@ -76,11 +87,15 @@ Values embedding_bag(Value weight, Value indices, Value offsets, Unused, int64_t
   });
   if (offsets.numel() > 0) {
     check_range(slice_dim(offsets, 0, 0, 1), 0, 1, ErrorKind::Runtime, [](int64_t i) {
-      return text("offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got ", i);
+      return text(
+          "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, "
+          "got ",
+          i);
     });
-    check_range(slice_dim(offsets, 0, offsets.numel() - 1, offsets.numel()), 0, n + 1, ErrorKind::Runtime, [n](int64_t i) {
-      return text("offsets[-1] can not be greater than input's length(", n, ") but got offsets[-1] of ", i);
-    });
+    check_range(slice_dim(offsets, 0, offsets.numel() - 1, offsets.numel()), 0, n + 1, ErrorKind::Runtime,
+                [n](int64_t i) {
+                  return text("offsets[-1] can not be greater than input's length(", n, ") but got offsets[-1] of ", i);
+                });
   }
   if (padding_idx < -rows || padding_idx >= rows) padding_idx = -1;
   Value at = plain_index(indices, rows);
@@ -94,10 +109,11 @@ Values embedding_bag(Value weight, Value indices, Value offsets, Unused, int64_t
   if (mode == Max) {
     y = scatter_rows(full(weight.graph(), {picked.dtype(), out}, -INFINITY), bags.bag, picked, 0,
                      [](Value a, Value b) { return maximum(a, b); });
-    if (n > 0 && count > 0) {   // the first of the equals
+    if (n > 0 && count > 0) {  // the first of the equals
       Value is_best = eq(picked, take(y, minimum(bags.bag, count - 1), 0));
       Value place = where(is_best, iota_like(picked, 0, S32), n);
-      place = scatter_rows(full(weight.graph(), {S32, out}, n - 1), bags.bag, place, 0, [](Value a, Value b) { return minimum(a, b); });
+      place = scatter_rows(full(weight.graph(), {S32, out}, n - 1), bags.bag, place, 0,
+                           [](Value a, Value b) { return minimum(a, b); });
       best = convert(reshape(take(indices, reshape(place, {numel(out)}), 0), out), result_type(3).dtype);
     }
     Value empty = broadcast_along(eq(bags.sizes, 0), out, 0);
@@ -109,7 +125,8 @@ Values embedding_bag(Value weight, Value indices, Value offsets, Unused, int64_t
   }
   Value sizes = convert(bags.sizes, result_type(2).dtype);
   if (include_last) sizes = pad_dim(sizes, 0, 0, result_type(2).dims[0] - count);
-  Value of_index = result_type(1).dims == bag.dims() ? convert(bag, result_type(1).dtype) : full(weight.graph(), result_type(1), 0);
+  Value of_index =
+      result_type(1).dims == bag.dims() ? convert(bag, result_type(1).dtype) : full(weight.graph(), result_type(1), 0);
   return {convert(y, weight.dtype()), of_index, sizes, best};
 }
 
@@ -147,27 +164,32 @@ Value bag_backward(Value dy, Value indices, Value bag, Value sizes, Value best, 
 }  // namespace
 
 TPU_LOWER("_embedding_bag_backward",
-          [](Value dy, Value indices, Value, Value bag, Value sizes, Value best, int64_t rows, bool by_frequency, int64_t mode,
-             bool sparse, std::optional<Value> sample_weights, int64_t padding_idx) {
-  if (sparse) fail(ErrorKind::NotImplemented, "embedding_bag: the tpu device has no sparse gradients; use sparse=False");
-  return bag_backward(dy, indices, bag, sizes, best, rows, by_frequency, mode, sample_weights, padding_idx);
-}, {.no_meta = true});
+          [](Value dy, Value indices, Value, Value bag, Value sizes, Value best, int64_t rows, bool by_frequency,
+             int64_t mode, bool sparse, std::optional<Value> sample_weights, int64_t padding_idx) {
+            if (sparse)
+              fail(ErrorKind::NotImplemented,
+                   "embedding_bag: the tpu device has no sparse gradients; use sparse=False");
+            return bag_backward(dy, indices, bag, sizes, best, rows, by_frequency, mode, sample_weights, padding_idx);
+          },
+          {.no_meta = true});
 
 TPU_LOWER("_embedding_bag_dense_backward",
           [](Value dy, Value indices, Value bag, Value sizes, Value best, int64_t rows, bool by_frequency, int64_t mode,
              std::optional<Value> sample_weights, int64_t padding_idx) {
-  return bag_backward(dy, indices, bag, sizes, best, rows, by_frequency, mode, sample_weights, padding_idx);
-}, {.no_meta = true});
+            return bag_backward(dy, indices, bag, sizes, best, rows, by_frequency, mode, sample_weights, padding_idx);
+          },
+          {.no_meta = true});
 
 // ds[i] = dy[bag[i]] . w[indices[i]]
 TPU_LOWER("_embedding_bag_per_sample_weights_backward",
           [](Value dy, Value weight, Value indices, Value, Value bag, Unused, int64_t padding_idx) {
-  const int64_t n = indices.numel(), count = dy.dim(0), rows = weight.dim(0);
-  if (n == 0 || count == 0) return full(dy.graph(), {dy.dtype(), {n}}, 0);
-  const Bags bags = bags_of(indices, bag, count, padding_idx);
-  Value g = accumulate(take(dy, minimum(bags.bag, count - 1), 0));
-  Value w = accumulate(take(weight, plain_index(indices, rows), 0));
-  return convert(where(eq(bags.bag, count), 0, sum(g * w, 1)), dy.dtype());
-}, {.no_meta = true});
+            const int64_t n = indices.numel(), count = dy.dim(0), rows = weight.dim(0);
+            if (n == 0 || count == 0) return full(dy.graph(), {dy.dtype(), {n}}, 0);
+            const Bags bags = bags_of(indices, bag, count, padding_idx);
+            Value g = accumulate(take(dy, minimum(bags.bag, count - 1), 0));
+            Value w = accumulate(take(weight, plain_index(indices, rows), 0));
+            return convert(where(eq(bags.bag, count), 0, sum(g * w, 1)), dy.dtype());
+          },
+          {.no_meta = true});
 
 }  // namespace tpu::lowering

@@ -11,10 +11,12 @@ Value counting(const Type& out) { return iota(graph(), {compute_dtype(out.dtype)
 }  // namespace
 
 // start + i * step: arange and range, whose sizes aten/sized.cc works out.
-TPU_LOWER("tpu::sequence_", [](Value out, Value start, Value step) {
-  Value i = counting(out.type());
-  return convert(cast(start, i.dtype()) + i * cast(step, i.dtype()), out.dtype());
-}, {.no_meta = true});
+TPU_LOWER("tpu::sequence_",
+          [](Value out, Value start, Value step) {
+            Value i = counting(out.type());
+            return convert(cast(start, i.dtype()) + i * cast(step, i.dtype()), out.dtype());
+          },
+          {.no_meta = true});
 
 namespace {
 
@@ -45,7 +47,8 @@ TPU_LOWER("logspace.out", [](Value start, Value end, int64_t, Value base) {
   Value b = convert(cast(base, is_integer(result_type().dtype) ? result_type().dtype : t), t);
   Value power = pow(b, spaced(start, end, t));
   // An integer power must not fall short by rounding.
-  if (is_integer(result_type().dtype)) power = where(lt(abs(power - round_even(power)), 1e-9 * abs(power)), round_even(power), power);
+  if (is_integer(result_type().dtype))
+    power = where(lt(abs(power - round_even(power)), 1e-9 * abs(power)), round_even(power), power);
   return cast(power, result_type().dtype);
 });
 

@@ -87,19 +87,23 @@ std::vector<Corner> corners(Value g, int64_t size, int64_t mode, int64_t padding
 struct Sampler {
   int64_t n, c, points;
   Dims plane;
-  std::vector<std::vector<Corner>> along;   // by dimension of the plane
+  std::vector<std::vector<Corner>> along;  // by dimension of the plane
 
   Sampler(Value x, Value grid, int64_t mode, int64_t padding, bool align)
-      : n(x.dim(0)), c(x.dim(1)), points(grid.numel() / std::max<int64_t>(1, n * (x.rank() - 2))), plane(sizes_from(x, 2)) {
+      : n(x.dim(0)),
+        c(x.dim(1)),
+        points(grid.numel() / std::max<int64_t>(1, n * (x.rank() - 2))),
+        plane(sizes_from(x, 2)) {
     const auto d = static_cast<int64_t>(plane.size());
     Value places = reshape(accumulate(grid), {n, points, d});
     // The grid names the last dimension first.
-    for (int64_t i = 0; i < d; ++i) along.push_back(corners(select_dim(places, 2, d - 1 - i), plane[static_cast<size_t>(i)], mode, padding, align));
+    for (int64_t i = 0; i < d; ++i)
+      along.push_back(corners(select_dim(places, 2, d - 1 - i), plane[static_cast<size_t>(i)], mode, padding, align));
   }
 
   struct Mixed {
-    Value index, inside;        // [N, P], flat in the plane
-    Values weights, slopes;     // a dimension each
+    Value index, inside;     // [N, P], flat in the plane
+    Values weights, slopes;  // a dimension each
     Value weight() const {
       Value w = weights[0];
       for (size_t i = 1; i < weights.size(); ++i) w = w * weights[i];
@@ -107,7 +111,8 @@ struct Sampler {
     }
     Value slope(size_t dim) const {
       Value w = slopes[dim];
-      for (size_t i = 0; i < weights.size(); ++i) if (i != dim) w = w * weights[i];
+      for (size_t i = 0; i < weights.size(); ++i)
+        if (i != dim) w = w * weights[i];
       return w;
     }
   };
@@ -136,7 +141,7 @@ struct Sampler {
 // The corners side by side, K of them: index and inside are [N, K P], weights [N, 1, K, P].
 struct Corners {
   Value index, inside, weight;
-  Values slopes;                // a dimension each, [N, K, P]
+  Values slopes;  // a dimension each, [N, K, P]
 
   Corners(const Sampler& s, bool with_slopes) {
     const auto all = s.mixed();
@@ -160,8 +165,12 @@ struct Corners {
 
 // x[n, c, index[n, k, p]], zero outside: [N, C, K, P]
 Value pick(Value flat, const Sampler& s, const Corners& k) {
-  const GatherDims dims{.offset_dims = {1}, .collapsed_slice_dims = {2}, .operand_batching_dims = {0},
-                        .start_indices_batching_dims = {0}, .start_index_map = {2}, .index_vector_dim = 2};
+  const GatherDims dims{.offset_dims = {1},
+                        .collapsed_slice_dims = {2},
+                        .operand_batching_dims = {0},
+                        .start_indices_batching_dims = {0},
+                        .start_index_map = {2},
+                        .index_vector_dim = 2};
   Value v = gather(flat, k.index, dims, {1, s.c, 1});
   return reshape(where(expand_dims(k.inside, 1), v, 0), {s.n, s.c, k.weight.dim(2), s.points});
 }
@@ -178,15 +187,20 @@ Value sample(Value x, Value grid, int64_t mode, int64_t padding, bool align) {
 // dx[n, c, index] += dy weight;  dgrid = sum_c dy x slope
 Values sample_backward(Value dy, Value x, Value grid, int64_t mode, int64_t padding, bool align,
                        const std::vector<bool>& mask) {
-  if (dy.numel() == 0 || x.numel() == 0) return {mask[0] ? zeros_like(x) : Value(), mask[1] ? zeros_like(grid) : Value()};
+  if (dy.numel() == 0 || x.numel() == 0)
+    return {mask[0] ? zeros_like(x) : Value(), mask[1] ? zeros_like(grid) : Value()};
   const Sampler s(x, grid, mode, padding, align);
   const Corners k(s, mask[1]);
   Value flat = reshape(accumulate(x), {s.n, s.c, numel(s.plane)});
   Value g = reshape(accumulate(dy), {s.n, s.c, 1, s.points});
   Values out(2);
   if (mask[0]) {
-    const ScatterDims to{.update_window_dims = {1}, .inserted_window_dims = {2}, .input_batching_dims = {0},
-                         .scatter_indices_batching_dims = {0}, .scatter_dims_to_operand_dims = {2}, .index_vector_dim = 2};
+    const ScatterDims to{.update_window_dims = {1},
+                         .inserted_window_dims = {2},
+                         .input_batching_dims = {0},
+                         .scatter_indices_batching_dims = {0},
+                         .scatter_dims_to_operand_dims = {2},
+                         .index_vector_dim = 2};
     Value part = reshape(g * k.weight, {s.n, s.c, k.index.dim(1)});
     part = where(expand_dims(k.inside, 1), part, 0);
     Value dx = scatter(zeros_like(flat), k.index, part, to, [](Value a, Value b) { return a + b; });
@@ -204,8 +218,9 @@ Values sample_backward(Value dy, Value x, Value grid, int64_t mode, int64_t padd
 TPU_LOWER({"grid_sampler_2d", "grid_sampler_3d"}, sample);
 TPU_LOWER({"grid_sampler_2d_backward", "grid_sampler_3d_backward"},
           [](Value dy, Value x, Value grid, int64_t mode, int64_t padding, bool align, std::vector<bool> mask) {
-  return sample_backward(dy, x, grid, mode, padding, align, mask);
-}, {.loose_meta = true});
+            return sample_backward(dy, x, grid, mode, padding, align, mask);
+          },
+          {.loose_meta = true});
 
 }  // namespace
 }  // namespace tpu::lowering

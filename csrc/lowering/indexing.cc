@@ -82,7 +82,9 @@ Value gather_selection(Value x, const Selection& s) {
   for (int64_t d : s.indexed) sizes[static_cast<size_t>(d)] = 1;
   if (numel(s.result) == 0) return full(x.graph(), {x.dtype(), s.result}, 0);
   return gather(x, s.indices,
-                {.offset_dims = window_dims(s), .collapsed_slice_dims = s.indexed, .start_index_map = s.indexed,
+                {.offset_dims = window_dims(s),
+                 .collapsed_slice_dims = s.indexed,
+                 .start_index_map = s.indexed,
                  .index_vector_dim = static_cast<int64_t>(s.batch.size())},
                 sizes);
 }
@@ -90,16 +92,20 @@ Value gather_selection(Value x, const Selection& s) {
 Value scatter_selection(Value x, const Selection& s, Value update, const Combine& combine) {
   if (numel(s.result) == 0) return x;
   return scatter(x, s.indices, update,
-                 {.update_window_dims = window_dims(s), .inserted_window_dims = s.indexed,
-                  .scatter_dims_to_operand_dims = s.indexed, .index_vector_dim = static_cast<int64_t>(s.batch.size())},
+                 {.update_window_dims = window_dims(s),
+                  .inserted_window_dims = s.indexed,
+                  .scatter_dims_to_operand_dims = s.indexed,
+                  .index_vector_dim = static_cast<int64_t>(s.batch.size())},
                  combine);
 }
 
 Value scatter_rows(Value x, Value index, Value rows, int64_t dim, const Combine& combine) {
   if (rows.numel() == 0) return x;
   return scatter(x, index, rows,
-                 {.update_window_dims = around(x.rank(), dim, 1), .inserted_window_dims = {dim},
-                  .scatter_dims_to_operand_dims = {dim}, .index_vector_dim = 1},
+                 {.update_window_dims = around(x.rank(), dim, 1),
+                  .inserted_window_dims = {dim},
+                  .scatter_dims_to_operand_dims = {dim},
+                  .index_vector_dim = 1},
                  combine);
 }
 
@@ -107,7 +113,7 @@ Value floor_mean(Value sum, Value count) {
   Value divisor = convert(count, sum.dtype());
   Value quotient = sum / divisor;
   if (!is_integer(sum.dtype())) return quotient;
-  return quotient - convert(ne(sum % divisor, 0) & lt(sum, 0), sum.dtype());   // / truncates
+  return quotient - convert(ne(sum % divisor, 0) & lt(sum, 0), sum.dtype());  // / truncates
 }
 
 Value count_indices(Value index, int64_t size, DType dtype) {
@@ -125,14 +131,14 @@ Value count_below(Value sorted, int64_t count) {
   if (n == 0 || count == 0) return start;
   Value target = iota(g, {t, {count}}, 0);
   Value first_step = scalar(g, t, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n))));
-  return while_({start, first_step, sorted, target},
-                [](const Values& s) { return gt(s[1], 0); },
-                [n](const Values& s) -> Values {
-                  Value next = s[0] + s[1];
-                  Value probe = take(s[2], minimum(next, n) - 1, 0);
-                  Value at = where(le(next, n) & le(probe, s[3]), next, s[0]);
-                  return {at, s[1] >> 1, s[2], s[3]};
-                })[0];
+  return while_(
+      {start, first_step, sorted, target}, [](const Values& s) { return gt(s[1], 0); },
+      [n](const Values& s) -> Values {
+        Value next = s[0] + s[1];
+        Value probe = take(s[2], minimum(next, n) - 1, 0);
+        Value at = where(le(next, n) & le(probe, s[3]), next, s[0]);
+        return {at, s[1] >> 1, s[2], s[3]};
+      })[0];
 }
 
 Value running_count(Value mask) { return cumulative(convert(mask, index_dtype(mask.numel())), 0, Scan::Sum); }
@@ -143,8 +149,8 @@ Value true_positions(Value mask, int64_t count) {
   // The CPU plugin's scatter is a plain loop over the mask, faster than bisecting for each place.
   const DType t = running.dtype();
   const int64_t n = mask.numel();
-  return scatter_rows(full(mask.graph(), {t, {count}}, n), where(mask, running - 1, count), iota(mask.graph(), {t, {n}}, 0), 0,
-                      take_new);
+  return scatter_rows(full(mask.graph(), {t, {count}}, n), where(mask, running - 1, count),
+                      iota(mask.graph(), {t, {n}}, 0), 0, take_new);
 }
 
 Reduction reduction_of(const std::string& name, DType t) {
@@ -152,7 +158,8 @@ Reduction reduction_of(const std::string& name, DType t) {
   if (name == "prod" || name == "multiply") return {multiply, 1};
   const bool low = name == "amax";
   TPU_CHECK(low || name == "amin", "reduce argument must be either sum, prod, mean, amax or amin, got ", name, ".");
-  Combine combine = low ? [](Value a, Value b) { return maximum(a, b); } : [](Value a, Value b) { return minimum(a, b); };
+  Combine combine =
+      low ? [](Value a, Value b) { return maximum(a, b); } : [](Value a, Value b) { return minimum(a, b); };
   if (t == PRED) return {combine, !low};
   if (is_floating(t)) return {combine, low ? -INFINITY : INFINITY};
   const int bits = 8 * byte_size(t) - (is_signed_integer(t) ? 1 : 0);
@@ -180,7 +187,7 @@ Value put_at_mask(Value x, Value mask, int64_t dim, Value values, bool accumulat
   const int64_t after = x.rank() - dim - mask.rank();
   Dims on_x = values.dims();
   if (values.rank() > after) {
-    const auto at = on_x.end() - after - 1;   // the one dimension that stands for the mask's
+    const auto at = on_x.end() - after - 1;  // the one dimension that stands for the mask's
     on_x.insert(at, static_cast<size_t>(mask.rank()) - 1, 1);
   }
   while (static_cast<int64_t>(on_x.size()) > x.rank()) on_x.erase(on_x.begin());
@@ -199,7 +206,7 @@ Value index_put(Value x, OptValues indices, Value values, bool accumulate) {
     return put_at_mask(x, *indices[*dim], static_cast<int64_t>(*dim), values, accumulate);
   }
   const Selection s = select_indices(x, indices);
-  Dims dims = values.dims();   // leading ones may be too many
+  Dims dims = values.dims();  // leading ones may be too many
   while (dims.size() > s.result.size() && dims[0] == 1) dims.erase(dims.begin());
   bool fits = dims.size() <= s.result.size();
   for (size_t i = 0; fits && i < dims.size(); ++i) {
@@ -208,7 +215,8 @@ Value index_put(Value x, OptValues indices, Value values, bool accumulate) {
   }
   TPU_CHECK(fits, "shape mismatch: value tensor of shape ", shape_text(values.dims()),
             " cannot be broadcast to indexing result of shape ", shape_text(s.result));
-  return scatter_selection(x, s, broadcast_to(reshape(values, dims), s.result), accumulate ? Combine(add) : Combine(take_new));
+  return scatter_selection(x, s, broadcast_to(reshape(values, dims), s.result),
+                           accumulate ? Combine(add) : Combine(take_new));
 }
 
 const Options kIndices{.host_scalars = true, .host_tensors = true, .mask_indices = true};
@@ -217,9 +225,12 @@ const Options kIndices{.host_scalars = true, .host_tensors = true, .mask_indices
 
 TPU_LOWER({"index.Tensor", "_unsafe_index.Tensor"}, index, {.host_tensors = true, .mask_indices = true});
 TPU_LOWER({"index_put", "_unsafe_index_put"}, index_put, kIndices);
-TPU_LOWER({"_index_put_impl", "_index_put_impl_"}, [](Value x, OptValues indices, Value values, bool accumulate, bool) {
-  return index_put(x, std::move(indices), values, accumulate);
-}, kIndices);
+TPU_LOWER(
+    {"_index_put_impl", "_index_put_impl_"},
+    [](Value x, OptValues indices, Value values, bool accumulate, bool) {
+      return index_put(x, std::move(indices), values, accumulate);
+    },
+    kIndices);
 
 // ---- Along one dimension -------------------------------------------------------------------------
 
@@ -240,54 +251,64 @@ Value with_rows(Value x, Value index, Value source, const std::function<Value(Va
 
 }  // namespace
 
-TPU_LOWER("index_select", [](Value x, Dim dim, Value index) {
-  Value rows = at_least_1d(x);
-  TPU_CHECK(index.dtype() == S64 || index.dtype() == S32, "index_select(): Expected dtype int32 or int64 for index");
-  TPU_CHECK(index.rank() <= 1, "index_select(): Index is supposed to be a vector");
-  Value i = index_1d(index, rows.dim(dim), ErrorKind::Index, out_of_range);
-  if (result_type().numel() == 0) return full(x.graph(), result_type(), 0);
-  if (rows.dim(dim) == 0) fail(ErrorKind::Index, "index out of range in self");
-  return reshape(take(rows, i, dim), result_type().dims);
-}, {.host_tensors = true});
+TPU_LOWER("index_select",
+          [](Value x, Dim dim, Value index) {
+            Value rows = at_least_1d(x);
+            TPU_CHECK(index.dtype() == S64 || index.dtype() == S32,
+                      "index_select(): Expected dtype int32 or int64 for index");
+            TPU_CHECK(index.rank() <= 1, "index_select(): Index is supposed to be a vector");
+            Value i = index_1d(index, rows.dim(dim), ErrorKind::Index, out_of_range);
+            if (result_type().numel() == 0) return full(x.graph(), result_type(), 0);
+            if (rows.dim(dim) == 0) fail(ErrorKind::Index, "index out of range in self");
+            return reshape(take(rows, i, dim), result_type().dims);
+          },
+          {.host_tensors = true});
 
 // y[index[i]] += alpha * source[i]
-TPU_LOWER("index_add", [](Value x, Dim dim, Value index, Value source, Scale alpha) {
-  if (alpha.zero) return x;
-  if (!alpha.one) source = source * convert(alpha.value, source.dtype());
-  const bool vector = x.rank() <= 1;
-  const int64_t size = at_least_1d(x).dim(dim);
-  return with_rows(x, index, source, [&](Value y, Value i, Value rows) {
-    Value at = index_1d(i, size, vector ? ErrorKind::Index : ErrorKind::Runtime,
-                        vector ? out_of_range : out_of_bounds(0, size));
-    return scatter_rows(y, at, rows, dim, add);
-  });
-}, {.host_tensors = true});
+TPU_LOWER("index_add",
+          [](Value x, Dim dim, Value index, Value source, Scale alpha) {
+            if (alpha.zero) return x;
+            if (!alpha.one) source = source * convert(alpha.value, source.dtype());
+            const bool vector = x.rank() <= 1;
+            const int64_t size = at_least_1d(x).dim(dim);
+            return with_rows(x, index, source, [&](Value y, Value i, Value rows) {
+              Value at = index_1d(i, size, vector ? ErrorKind::Index : ErrorKind::Runtime,
+                                  vector ? out_of_range : out_of_bounds(0, size));
+              return scatter_rows(y, at, rows, dim, add);
+            });
+          },
+          {.host_tensors = true});
 
-TPU_LOWER("index_copy", [](Value x, Dim dim, Value index, Value source) {
-  TPU_CHECK(x.dtype() == source.dtype(), "index_copy_(): self and source expected to have the same dtype, but got (self) ",
-            torch_name(x.dtype()), " and (source) ", torch_name(source.dtype()));
-  const int64_t size = at_least_1d(x).dim(dim);
-  return with_rows(x, index, source, [&](Value y, Value i, Value rows) {
-    const auto message = [text = out_of_bounds(dim, size)](int64_t v) { return "index_copy_(): " + text(v); };
-    return scatter_rows(y, index_1d(i, size, ErrorKind::Index, message), rows, dim, take_new);
-  });
-}, {.host_tensors = true});
+TPU_LOWER("index_copy",
+          [](Value x, Dim dim, Value index, Value source) {
+            TPU_CHECK(x.dtype() == source.dtype(),
+                      "index_copy_(): self and source expected to have the same dtype, but got (self) ",
+                      torch_name(x.dtype()), " and (source) ", torch_name(source.dtype()));
+            const int64_t size = at_least_1d(x).dim(dim);
+            return with_rows(x, index, source, [&](Value y, Value i, Value rows) {
+              const auto message = [text = out_of_bounds(dim, size)](int64_t v) { return "index_copy_(): " + text(v); };
+              return scatter_rows(y, index_1d(i, size, ErrorKind::Index, message), rows, dim, take_new);
+            });
+          },
+          {.host_tensors = true});
 
 // y[index[i]] = y[index[i]] op source[i]; without self only the sources count.
-TPU_LOWER("index_reduce", [](Value x, Dim dim, Value index, Value source, std::string reduce, bool include_self) {
-  const int64_t size = at_least_1d(x).dim(dim);
-  const bool mean = reduce == "mean";
-  const Reduction r = reduction_of(reduce, x.dtype());
-  return with_rows(x, index, source, [&](Value y, Value i, Value rows) {
-    Value at = index_1d(i, size, ErrorKind::Index, out_of_range);
-    Value count = broadcast_along(count_indices(at, size, S32), y.dims(), dim);
-    Value touched = gt(count, 0);
-    Value start = include_self ? y : where(touched, r.neutral, y);
-    Value out = scatter_rows(start, at, rows, dim, r.combine);
-    if (!mean) return out;
-    return floor_mean(out, include_self ? count + 1 : maximum(count, 1));
-  });
-}, {.host_tensors = true});
+TPU_LOWER("index_reduce",
+          [](Value x, Dim dim, Value index, Value source, std::string reduce, bool include_self) {
+            const int64_t size = at_least_1d(x).dim(dim);
+            const bool mean = reduce == "mean";
+            const Reduction r = reduction_of(reduce, x.dtype());
+            return with_rows(x, index, source, [&](Value y, Value i, Value rows) {
+              Value at = index_1d(i, size, ErrorKind::Index, out_of_range);
+              Value count = broadcast_along(count_indices(at, size, S32), y.dims(), dim);
+              Value touched = gt(count, 0);
+              Value start = include_self ? y : where(touched, r.neutral, y);
+              Value out = scatter_rows(start, at, rows, dim, r.combine);
+              if (!mean) return out;
+              return floor_mean(out, include_self ? count + 1 : maximum(count, 1));
+            });
+          },
+          {.host_tensors = true});
 
 namespace {
 
@@ -296,8 +317,8 @@ Value index_fill(Value x, Dim dim, Value index, Value value) {
   Value y = at_least_1d(x);
   const int64_t size = y.dim(dim);
   check_range(index, -size, size, ErrorKind::Index, out_of_bounds(dim, size));
-  TPU_CHECK(value.rank() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.rank(),
-            " dimension(s).");
+  TPU_CHECK(value.rank() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+            value.rank(), " dimension(s).");
   if (index.numel() == 0 || y.numel() == 0) return x;
   Value at = at_least_1d(wrap_index(index, size));
   Value none = full(x.graph(), {PRED, {size}}, false);
@@ -322,26 +343,32 @@ Value flat_index(Value index, int64_t numel) {
 
 }  // namespace
 
-TPU_LOWER("take", [](Value x, Value index) {
-  if (index.numel() == 0) return full(x.graph(), result_type(), 0);
-  if (x.numel() == 0) fail(ErrorKind::Index, "take(): tried to take from an empty tensor");
-  Value flat = reshape(x, {x.numel()});
-  return reshape(take(flat, flat_index(index, x.numel()), 0), index.dims());
-}, {.host_tensors = true});
+TPU_LOWER("take",
+          [](Value x, Value index) {
+            if (index.numel() == 0) return full(x.graph(), result_type(), 0);
+            if (x.numel() == 0) fail(ErrorKind::Index, "take(): tried to take from an empty tensor");
+            Value flat = reshape(x, {x.numel()});
+            return reshape(take(flat, flat_index(index, x.numel()), 0), index.dims());
+          },
+          {.host_tensors = true});
 
-TPU_LOWER("put", [](Value x, Value index, Value source, bool accumulate) {
-  TPU_CHECK(index.dtype() == S64, "put_(): Expected a long tensor for index, but got ", torch_name(index.dtype()));
-  TPU_CHECK(x.dtype() == source.dtype(), "put_(): self and source expected to have the same dtype, but got self.dtype = ",
-            torch_name(x.dtype()), " and source.dtype = ", torch_name(source.dtype()));
-  TPU_CHECK(index.numel() == source.numel(),
-            "put_(): Expected source and index to have the same number of elements, but got source.numel() = ", source.numel(),
-            ", index.numel() = ", index.numel());
-  if (index.numel() == 0) return x;
-  if (x.numel() == 0) fail(ErrorKind::Index, "put_(): Tried to put elements into an empty tensor");
-  Value flat = reshape(x, {x.numel()});
-  Value out = scatter_rows(flat, flat_index(index, x.numel()), reshape(source, {source.numel()}), 0,
-                           accumulate ? Combine(add) : Combine(take_new));
-  return reshape(out, x.dims());
-}, {.host_tensors = true});
+TPU_LOWER(
+    "put",
+    [](Value x, Value index, Value source, bool accumulate) {
+      TPU_CHECK(index.dtype() == S64, "put_(): Expected a long tensor for index, but got ", torch_name(index.dtype()));
+      TPU_CHECK(x.dtype() == source.dtype(),
+                "put_(): self and source expected to have the same dtype, but got self.dtype = ", torch_name(x.dtype()),
+                " and source.dtype = ", torch_name(source.dtype()));
+      TPU_CHECK(index.numel() == source.numel(),
+                "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
+                source.numel(), ", index.numel() = ", index.numel());
+      if (index.numel() == 0) return x;
+      if (x.numel() == 0) fail(ErrorKind::Index, "put_(): Tried to put elements into an empty tensor");
+      Value flat = reshape(x, {x.numel()});
+      Value out = scatter_rows(flat, flat_index(index, x.numel()), reshape(source, {source.numel()}), 0,
+                               accumulate ? Combine(add) : Combine(take_new));
+      return reshape(out, x.dims());
+    },
+    {.host_tensors = true});
 
 }  // namespace tpu::lowering

@@ -13,10 +13,10 @@ namespace tpu::lowering {
 using OptValues = std::vector<std::optional<Value>>;
 
 // Texts of CPU PyTorch.
-std::function<std::string(int64_t)> out_of_bounds(int64_t dim, int64_t size);   // "index 9 is out of bounds for ..."
+std::function<std::string(int64_t)> out_of_bounds(int64_t dim, int64_t size);  // "index 9 is out of bounds for ..."
 inline std::string out_of_range(int64_t) { return "index out of range in self"; }
 
-std::string shape_text(const Dims& dims);       // "[2, 3]"
+std::string shape_text(const Dims& dims);  // "[2, 3]"
 
 // A tensor without dimensions counts as one of one element.
 inline Value at_least_1d(Value x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
@@ -31,13 +31,13 @@ Value plain_index(Value index, int64_t size);
 // What x[i, :, j] selects, NumPy's rules: indices broadcast together to `batch`; its dimensions
 // stand at `where` of the result, before or between those of x that have no index.
 struct Selection {
-  Value indices;                                // [batch..., k]; null when a mask selects
+  Value indices;  // [batch..., k]; null when a mask selects
   Dims batch;
-  Dims indexed;                                 // dimensions of x, k of them
+  Dims indexed;  // dimensions of x, k of them
   Dims result;
   int64_t where = 0;
 };
-enum class Checked { AtRunTime, Already };       // Already: in range by construction
+enum class Checked { AtRunTime, Already };  // Already: in range by construction
 Selection select_indices(Value x, const OptValues& indices, Checked checked = Checked::AtRunTime);
 Value gather_selection(Value x, const Selection& s);
 Value scatter_selection(Value x, const Selection& s, Value update, const Combine& combine);

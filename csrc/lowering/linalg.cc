@@ -49,12 +49,13 @@ Values for_range(Graph& graph, int64_t count, const Values& state,
   if (count == 0) return state;
   Values all{scalar(graph, S32, 0)};
   all.insert(all.end(), state.begin(), state.end());
-  Values out = while_(all, [&](const Values& s) { return lt(s[0], static_cast<int32_t>(count)); },
-                      [&](const Values& s) {
-                        Values next = body(s[0], Values(s.begin() + 1, s.end()));
-                        next.insert(next.begin(), s[0] + 1);
-                        return next;
-                      });
+  Values out = while_(
+      all, [&](const Values& s) { return lt(s[0], static_cast<int32_t>(count)); },
+      [&](const Values& s) {
+        Values next = body(s[0], Values(s.begin() + 1, s.end()));
+        next.insert(next.begin(), s[0] + 1);
+        return next;
+      });
   return Values(out.begin() + 1, out.end());
 }
 
@@ -130,11 +131,12 @@ TPU_LOWER("linalg_matrix_exp", [](Value input) {
   }
   // Batched: every matrix stops squaring at its own count.
   Value last = max(squarings, 0);
-  Values out = while_({scalar(a.graph(), r, 0), p}, [&](const Values& s) { return lt(s[0], last); },
-                      [&](const Values& s) {
-                        Value more = per_matrix(lt(s[0], squarings));
-                        return Values{s[0] + 1, where(broadcast_to(more, s[1].dims()), matmul(s[1], s[1]), s[1])};
-                      });
+  Values out = while_(
+      {scalar(a.graph(), r, 0), p}, [&](const Values& s) { return lt(s[0], last); },
+      [&](const Values& s) {
+        Value more = per_matrix(lt(s[0], squarings));
+        return Values{s[0] + 1, where(broadcast_to(more, s[1].dims()), matmul(s[1], s[1]), s[1])};
+      });
   return convert(unflat(out[1], input.dims()), input.dtype());
 });
 

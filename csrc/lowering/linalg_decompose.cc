@@ -27,8 +27,8 @@ Qr geqrf(Value a) {
   if (a.numel() == 0) return {a, tau};
   Value row = iota(g, {S32, {batch, m, 1}}, 1), column = iota(g, {S32, {batch, 1, n}}, 2);
   const Values out = for_range(g, k_max, {a, tau}, [&](Value k, const Values& s) {
-    Value x = at(s[0], 2, k);                                                 // [B, m, 1]
-    Value alpha = at(x, 1, k), below = gt(row, k);                            // [B, 1, 1]
+    Value x = at(s[0], 2, k);                       // [B, m, 1]
+    Value alpha = at(x, 1, k), below = gt(row, k);  // [B, 1, 1]
     // Scaled, so that squares neither overflow nor vanish.
     Value largest = max(where(below, abs(x), 0), 1, keep);
     largest = maximum(largest, abs(alpha));
@@ -44,7 +44,7 @@ Qr geqrf(Value a) {
     Value v = where(eq(row, k), 1, where(below, x / where(nothing, 1, alpha - b), 0));
     v = where(broadcast_to(nothing, v.dims()), where(eq(row, k), like(v, 1), 0), v);
     // H^H acts on the columns right of k
-    Value projection = matmul(adjoint(v), s[0]);                              // [B, 1, n]
+    Value projection = matmul(adjoint(v), s[0]);  // [B, 1, n]
     Value next = s[0] - where(gt(column, k), conj(tau_k) * projection, 0) * v;
     Value stored = where(below, v, where(eq(row, k), where(nothing, alpha, b), x));
     next = where(eq(column, k), stored, next);
@@ -91,7 +91,7 @@ std::pair<Value, Value> orthogonal_columns(Value a) {
   if (n == 1) return {a, eye(a, 1)};
   const double tolerance = eps * std::max(4.0, 2 * std::sqrt(static_cast<double>(m)));
   const auto step = [&](const Values& s) {
-    Value p = s[1], q = s[2];                                                 // [B, m + n, half]
+    Value p = s[1], q = s[2];  // [B, m + n, half]
     Value p_a = slice_dim(p, 1, 0, m), q_a = slice_dim(q, 1, 0, m);
     Value pp = sum(abs2(p_a), 1, keep), qq = sum(abs2(q_a), 1, keep), pq = sum(conj(p_a) * q_a, 1, keep);
     Value size = abs(pq), scale = sqrt(pp) * sqrt(qq);
@@ -120,12 +120,13 @@ std::pair<Value, Value> orthogonal_columns(Value a) {
   Value zero = scalar(g, r, 0), one = scalar(g, r, 1), none = scalar(g, S32, 0);
   Values state{none, slice_dim(w, 2, 0, half), slice_dim(w, 2, half, 2 * half), one};
   constexpr int kSweeps = 40;
-  state = while_(state, [&](const Values& s) { return lt(s[0], kSweeps) & gt(s[3], tolerance); },
-                 [&](const Values& s) {
-                   Values inner = while_({none, s[1], s[2], zero},
-                                         [&](const Values& i) { return lt(i[0], static_cast<int32_t>(steps)); }, step);
-                   return Values{s[0] + 1, inner[1], inner[2], inner[3]};
-                 });
+  state = while_(
+      state, [&](const Values& s) { return lt(s[0], kSweeps) & gt(s[3], tolerance); },
+      [&](const Values& s) {
+        Values inner = while_(
+            {none, s[1], s[2], zero}, [&](const Values& i) { return lt(i[0], static_cast<int32_t>(steps)); }, step);
+        return Values{s[0] + 1, inner[1], inner[2], inner[3]};
+      });
   w = concat({state[1], state[2]}, 2);
   // The column added to an odd number never mixes: it is where it began, at the end.
   w = slice_dim(w, 2, 0, n);
@@ -135,9 +136,8 @@ std::pair<Value, Value> orthogonal_columns(Value a) {
 // Columns in the order of `key` [B, n].
 std::pair<Value, Value> sort_by(Value key, bool descending) {
   Value place = iota_like(key, -1, S32);
-  const Values sorted = sort({key, place}, key.rank() - 1, true, [&](const Values& v) {
-    return descending ? gt(v[0], v[1]) : lt(v[0], v[1]);
-  });
+  const Values sorted = sort({key, place}, key.rank() - 1, true,
+                             [&](const Values& v) { return descending ? gt(v[0], v[1]) : lt(v[0], v[1]); });
   return {sorted[0], sorted[1]};
 }
 Value take_columns(Value a, Value order) {
@@ -169,7 +169,8 @@ Svd svd(Value a, bool full_, bool vectors) {
   const Qr outer = reduces ? geqrf(scaled) : Qr{scaled, Value()};
   const auto [av, v] = orthogonal_columns(reduces ? upper_r(outer, n) : scaled);
   const auto [s, order] = sort_by(sqrt(sum(abs2(av), 1)), true);
-  Value values = where(expand_dims(is_finite(largest), -1), s * expand_dims(unit, -1), std::numeric_limits<double>::quiet_NaN());
+  Value values =
+      where(expand_dims(is_finite(largest), -1), s * expand_dims(unit, -1), std::numeric_limits<double>::quiet_NaN());
   if (!vectors) return {empty(a), values, empty(a)};
   Value sorted = take_columns(av, order);
   const Qr inner = geqrf(sorted);
@@ -180,7 +181,7 @@ Svd svd(Value a, bool full_, bool vectors) {
   if (reduces) {
     const int64_t width = full_ ? m : n;
     Value wide = pad_dim(pad_dim(u, 1, 0, m - n), 2, 0, width - n);
-    if (width > n) {   // the rest of the basis: Q's own further columns
+    if (width > n) {  // the rest of the basis: Q's own further columns
       Value row = iota_like(wide, 1, S32), column = iota_like(wide, 2, S32);
       wide = where(ge(column, n) & eq(row, column), 1, wide);
     }
@@ -215,12 +216,14 @@ TPU_LOWER("linalg_qr", [](Value a, std::string mode) {
   return std::tuple(q, unflat(upper_r(qr, r_dims[r_dims.size() - 2]), r_dims));
 });
 
-TPU_LOWER("geqrf", [](Value a) {
-  const Qr qr = geqrf(flat(a));
-  Dims tau = batch_of(a.dims());
-  tau.push_back(std::min(rows(a), columns(a)));
-  return std::tuple(unflat(qr.packed, a.dims()), unflat(qr.tau, tau));
-}, {.no_meta = true});
+TPU_LOWER("geqrf",
+          [](Value a) {
+            const Qr qr = geqrf(flat(a));
+            Dims tau = batch_of(a.dims());
+            tau.push_back(std::min(rows(a), columns(a)));
+            return std::tuple(unflat(qr.packed, a.dims()), unflat(qr.tau, tau));
+          },
+          {.no_meta = true});
 
 TPU_LOWER("linalg_householder_product", [](Value a, Value tau) {
   Value f = flat(a);
@@ -231,7 +234,7 @@ TPU_LOWER("linalg_householder_product", [](Value a, Value tau) {
 TPU_LOWER("ormqr", [](Value a, Value tau, Value c, bool left, bool transpose) {
   Value f = flat(a), x = flat(c);
   const Qr qr{f, reshape(tau, {f.dim(0), tau.dim(tau.rank() - 1)})};
-  x = left ? apply_q(qr, x, transpose) : adjoint(apply_q(qr, adjoint(x), !transpose));   // c Q = (Q^H c^H)^H
+  x = left ? apply_q(qr, x, transpose) : adjoint(apply_q(qr, adjoint(x), !transpose));  // c Q = (Q^H c^H)^H
   return unflat(x, c.dims());
 });
 
@@ -253,37 +256,40 @@ TPU_LOWER("_linalg_svd", [](Value a, bool full_matrices, bool compute_uv, Unused
 // The x of least norm that minimizes |a x - b|: x = V diag(1 / s) U^H b, where s counts as 0 up to
 // rcond times the largest. Drivers differ in what they report: gelsy the rank; gelsd and gelss also
 // s and, as gels, the residuals |a x - b|^2 of a tall a.
-TPU_LOWER("linalg_lstsq", [](Value a, Value b, std::optional<double> rcond, std::optional<std::string> driver) {
-  const std::string how = driver.value_or("gelsy");
-  TPU_CHECK(how == "gels" || how == "gelsy" || how == "gelsd" || how == "gelss",
-            "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)");
-  TPU_CHECK(a.rank() >= 2, "torch.linalg.lstsq: input must have at least 2 dimensions.");
-  TPU_CHECK(b.rank() >= 1, "torch.linalg.lstsq: other must have at least 1 dimension.");
-  TPU_CHECK(a.dtype() == b.dtype(), "torch.linalg.lstsq: Expected input and other to have the same dtype");
-  const int64_t m = rows(a), n = columns(a), k = std::min(m, n);
-  const bool is_vector = b.rank() == 1 || (b.rank() == a.rank() - 1 && b.dims() == Dims(a.dims().begin(), a.dims().end() - 1));
-  if (is_vector) b = expand_dims(b, -1);
-  TPU_CHECK(rows(b) == m, is_vector ? "torch.linalg.lstsq: input.size(-2) should match other.size(-1)"
-                                    : "torch.linalg.lstsq: input.size(-2) should match other.size(-2)");
-  const Dims batch = broadcast_dims(batch_of(a.dims()), batch_of(b.dims()), "linalg.lstsq");
-  const DType t = a.dtype(), r = real_of(t);
-  const double limit = rcond.value_or((r == F64 ? 0x1p-52 : 0x1p-23) * static_cast<double>(std::max(m, n)));
-  Value flat_a = flat(broadcast_batch(a, batch)), flat_b = flat(broadcast_batch(b, batch));
-  const Svd s = svd(flat_a, false, true);
-  Value counts = k == 0 ? gt(s.s, 0) : gt(s.s, max(s.s, 1, keep) * limit);
-  Value inverse = where(counts, 1 / where(counts, s.s, 1), 0);
-  Value x = matmul(s.v, as_complex(expand_dims(inverse, -1), t) * matmul(adjoint(s.u), flat_b));
-  Dims x_dims = batch, residual_dims = batch, value_dims = batch;
-  x_dims.push_back(n);
-  if (!is_vector) x_dims.push_back(columns(b));
-  residual_dims.push_back(columns(b));
-  value_dims.push_back(k);
-  Graph& g = a.graph();
-  Value residuals = full(g, {r, {0}}, 0), rank = full(g, {S64, {0}}, 0), values = full(g, {r, {0}}, 0);
-  if (m > n && how != "gelsy") residuals = reshape(sum(abs2(matmul(flat_a, x) - flat_b), 1), residual_dims);
-  if (how != "gels") rank = reshape(sum(convert(counts, S64), 1), batch);
-  if (how == "gelsd" || how == "gelss") values = reshape(s.s, value_dims);
-  return std::tuple(reshape(x, x_dims), residuals, rank, values);
-}, {.no_meta = true});
+TPU_LOWER("linalg_lstsq",
+          [](Value a, Value b, std::optional<double> rcond, std::optional<std::string> driver) {
+            const std::string how = driver.value_or("gelsy");
+            TPU_CHECK(how == "gels" || how == "gelsy" || how == "gelsd" || how == "gelss",
+                      "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)");
+            TPU_CHECK(a.rank() >= 2, "torch.linalg.lstsq: input must have at least 2 dimensions.");
+            TPU_CHECK(b.rank() >= 1, "torch.linalg.lstsq: other must have at least 1 dimension.");
+            TPU_CHECK(a.dtype() == b.dtype(), "torch.linalg.lstsq: Expected input and other to have the same dtype");
+            const int64_t m = rows(a), n = columns(a), k = std::min(m, n);
+            const bool is_vector =
+                b.rank() == 1 || (b.rank() == a.rank() - 1 && b.dims() == Dims(a.dims().begin(), a.dims().end() - 1));
+            if (is_vector) b = expand_dims(b, -1);
+            TPU_CHECK(rows(b) == m, is_vector ? "torch.linalg.lstsq: input.size(-2) should match other.size(-1)"
+                                              : "torch.linalg.lstsq: input.size(-2) should match other.size(-2)");
+            const Dims batch = broadcast_dims(batch_of(a.dims()), batch_of(b.dims()), "linalg.lstsq");
+            const DType t = a.dtype(), r = real_of(t);
+            const double limit = rcond.value_or((r == F64 ? 0x1p-52 : 0x1p-23) * static_cast<double>(std::max(m, n)));
+            Value flat_a = flat(broadcast_batch(a, batch)), flat_b = flat(broadcast_batch(b, batch));
+            const Svd s = svd(flat_a, false, true);
+            Value counts = k == 0 ? gt(s.s, 0) : gt(s.s, max(s.s, 1, keep) * limit);
+            Value inverse = where(counts, 1 / where(counts, s.s, 1), 0);
+            Value x = matmul(s.v, as_complex(expand_dims(inverse, -1), t) * matmul(adjoint(s.u), flat_b));
+            Dims x_dims = batch, residual_dims = batch, value_dims = batch;
+            x_dims.push_back(n);
+            if (!is_vector) x_dims.push_back(columns(b));
+            residual_dims.push_back(columns(b));
+            value_dims.push_back(k);
+            Graph& g = a.graph();
+            Value residuals = full(g, {r, {0}}, 0), rank = full(g, {S64, {0}}, 0), values = full(g, {r, {0}}, 0);
+            if (m > n && how != "gelsy") residuals = reshape(sum(abs2(matmul(flat_a, x) - flat_b), 1), residual_dims);
+            if (how != "gels") rank = reshape(sum(convert(counts, S64), 1), batch);
+            if (how == "gelsd" || how == "gelss") values = reshape(s.s, value_dims);
+            return std::tuple(reshape(x, x_dims), residuals, rank, values);
+          },
+          {.no_meta = true});
 
 }  // namespace tpu::lowering::linalg

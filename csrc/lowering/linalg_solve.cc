@@ -7,7 +7,7 @@
 namespace tpu::lowering::linalg {
 namespace {
 
-Value per_row(Value v) { return expand_dims(v, -1); }          // [B, m] -> [B, m, 1]
+Value per_row(Value v) { return expand_dims(v, -1); }  // [B, m] -> [B, m, 1]
 
 // For determinants PyTorch factors the transpose of a contiguous real matrix (its LAPACK is
 // column-major), and the gradients count on it.
@@ -42,8 +42,10 @@ std::string singular_u(int64_t info) {
               "linalg.lu_factor_ex(A, pivot)");
 }
 std::string not_positive(int64_t info) {
-  return text("The factorization could not be completed because the input is not positive-definite (the leading minor of order ",
-              info, " is not positive-definite).");
+  return text(
+      "The factorization could not be completed because the input is not positive-definite (the leading minor of "
+      "order ",
+      info, " is not positive-definite).");
 }
 
 }  // namespace
@@ -73,13 +75,13 @@ Lu lu_factor(Value a) {
   const Values out = for_range(g, k_max, {a, pivots, perm, info}, [&](Value k, const Values& s) {
     Value a_k = squeeze(at(s[0], 2, k), 2);
     Value magnitude = is_complex(a.dtype()) ? abs(real(a_k)) + abs(imag(a_k)) : abs(a_k);
-    Value p = argmax(where(lt(row, k), -1, magnitude), 1, keep, S32).index;   // [B, 1]
+    Value p = argmax(where(lt(row, k), -1, magnitude), 1, keep, S32).index;  // [B, 1]
     Value row_k = at(s[0], 1, k);
-    Value pick = per_row(eq(row, p));                                         // [B, m, 1]
+    Value pick = per_row(eq(row, p));  // [B, m, 1]
     Value row_p = sum(where(broadcast_to(pick, s[0].dims()), s[0], 0), 1, keep);
     Value is_k = per_row(eq(row, k));
     Value all = where(broadcast_to(is_k, s[0].dims()), row_p, where(broadcast_to(pick, s[0].dims()), row_k, s[0]));
-    Value pivot = at(row_p, 2, k);                                            // [B, 1, 1]
+    Value pivot = at(row_p, 2, k);  // [B, 1, 1]
     Value zero = eq(pivot, 0);
     Value below = per_row(gt(row, k));
     Value l = at(all, 2, k);
@@ -131,7 +133,8 @@ TPU_LOWER("linalg_lu_factor_ex", [](Value a, bool pivot, bool check_errors) {
   TPU_CHECK(pivot, "linalg.lu_factor: LU without pivoting is not implemented on the CPU");
   const Lu f = lu_factor(flat(a));
   check_info(f.info, check_errors, a.rank() == 2, "torch.linalg.lu_factor_ex", singular_u);
-  return std::tuple(unflat(f.lu, a.dims()), reshape(f.pivots, result_type(1).dims), reshape(f.info, result_type(2).dims));
+  return std::tuple(unflat(f.lu, a.dims()), reshape(f.pivots, result_type(1).dims),
+                    reshape(f.info, result_type(2).dims));
 });
 
 namespace {
@@ -204,8 +207,8 @@ TPU_LOWER("_linalg_solve_ex", [](Value a, Value b, bool left, bool check_errors)
   perm_dims.push_back(rows(a));
   Value perm = reshape(broadcast_to(reshape(f.perm, vectors), perm_dims), {x.dim(0), rows(a)});
   x = left ? lu_solve(lu, perm, x, false) : adjoint(lu_solve(lu, perm, adjoint(x), true));
-  return std::tuple(reshape(x, result.dims), unflat(f.lu, result_type(1).dims),
-                    reshape(f.pivots, result_type(2).dims), reshape(f.info, result_type(3).dims));
+  return std::tuple(reshape(x, result.dims), unflat(f.lu, result_type(1).dims), reshape(f.pivots, result_type(2).dims),
+                    reshape(f.info, result_type(3).dims));
 });
 
 TPU_LOWER("linalg_inv_ex", [](Value a, bool check_errors) {
@@ -240,7 +243,7 @@ Value first_bad_minor(Value a) {
   Value info = full(g, {S32, {a.dim(0)}}, 0);
   return for_range(g, rows(a), {a, info}, [&](Value k, const Values& s) {
     Value column = at(s[0], 2, k);
-    Value d = at(column, 1, k);                                               // [B, 1, 1]
+    Value d = at(column, 1, k);  // [B, 1, 1]
     Value real_d = real(d);
     Value good = gt(real_d, 0);
     Value update = column * adjoint(column) / where(good, d, 1);
@@ -256,8 +259,9 @@ std::pair<Value, Value> cholesky_lower(Value a) {
   Value l = triangle(hlo::cholesky(a, true), true);
   Value bad = any(is_nan(diagonal(l)), {0, 1});
   Value lower = triangle(a, true), hermitian = lower + adjoint(triangle(a, true, -1));
-  Value info = if_(bad, [&] { return Values{first_bad_minor(hermitian)}; },
-                   [&] { return Values{full(a.graph(), {S32, {a.dim(0)}}, 0)}; })[0];
+  Value info = if_(
+      bad, [&] { return Values{first_bad_minor(hermitian)}; },
+      [&] { return Values{full(a.graph(), {S32, {a.dim(0)}}, 0)}; })[0];
   return {l, info};
 }
 

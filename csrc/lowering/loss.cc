@@ -6,7 +6,7 @@
 namespace tpu::lowering {
 namespace {
 
-constexpr int64_t kNone = 0, kMean = 1;   // at::Reduction; 2 is the sum
+constexpr int64_t kNone = 0, kMean = 1;  // at::Reduction; 2 is the sum
 
 // All elements' losses to what `reduction` asks for. The mean of nothing is NaN.
 Value reduced(Value loss, int64_t reduction) {
@@ -40,10 +40,13 @@ TPU_LOWER("mse_loss", [](Value self, Value target, int64_t reduction) {
   Value d = x - y;
   return result(d * d, reduction);
 });
-TPU_LOWER("mse_loss_backward", [](Value grad, Value self, Value target, int64_t reduction) {
-  auto [x, y] = operands(self, target);
-  return convert(spread(grad, x, reduction) * 2 * (x - y), common_dtype({self, target}));
-}, kGradient);
+TPU_LOWER(
+    "mse_loss_backward",
+    [](Value grad, Value self, Value target, int64_t reduction) {
+      auto [x, y] = operands(self, target);
+      return convert(spread(grad, x, reduction) * 2 * (x - y), common_dtype({self, target}));
+    },
+    kGradient);
 
 // |d| < beta: d^2 / 2 beta, else |d| - beta / 2
 TPU_LOWER("smooth_l1_loss", [](Value self, Value target, int64_t reduction, double beta) {
@@ -52,12 +55,15 @@ TPU_LOWER("smooth_l1_loss", [](Value self, Value target, int64_t reduction, doub
   if (beta == 0) return result(d, reduction);
   return result(where(lt(d, beta), d * d * 0.5 / beta, d - 0.5 * beta), reduction);
 });
-TPU_LOWER("smooth_l1_loss_backward", [](Value grad, Value self, Value target, int64_t reduction, double beta) {
-  auto [x, y] = operands(self, target);
-  Value d = x - y, g = spread(grad, x, reduction);
-  Value inner = beta == 0 ? g * d : g * d / beta;
-  return convert(where(le(d, -beta), -g, where(ge(d, beta), g, inner)), common_dtype({self, target}));
-}, kGradient);
+TPU_LOWER(
+    "smooth_l1_loss_backward",
+    [](Value grad, Value self, Value target, int64_t reduction, double beta) {
+      auto [x, y] = operands(self, target);
+      Value d = x - y, g = spread(grad, x, reduction);
+      Value inner = beta == 0 ? g * d : g * d / beta;
+      return convert(where(le(d, -beta), -g, where(ge(d, beta), g, inner)), common_dtype({self, target}));
+    },
+    kGradient);
 
 // |d| <= delta: d^2 / 2, else delta (|d| - delta / 2)
 TPU_LOWER("huber_loss", [](Value self, Value target, int64_t reduction, double delta) {
@@ -65,41 +71,51 @@ TPU_LOWER("huber_loss", [](Value self, Value target, int64_t reduction, double d
   Value d = abs(x - y);
   return result(where(le(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction);
 });
-TPU_LOWER("huber_loss_backward", [](Value grad, Value self, Value target, int64_t reduction, double delta) {
-  auto [x, y] = operands(self, target);
-  Value d = x - y, g = spread(grad, x, reduction);
-  return convert(where(le(d, -delta), g * -delta, where(ge(d, delta), g * delta, g * d)), common_dtype({self, target}));
-}, kGradient);
+TPU_LOWER(
+    "huber_loss_backward",
+    [](Value grad, Value self, Value target, int64_t reduction, double delta) {
+      auto [x, y] = operands(self, target);
+      Value d = x - y, g = spread(grad, x, reduction);
+      return convert(where(le(d, -delta), g * -delta, where(ge(d, delta), g * delta, g * d)),
+                     common_dtype({self, target}));
+    },
+    kGradient);
 
 // ln(1 + e^(-x y))
 TPU_LOWER("soft_margin_loss", [](Value self, Value target, int64_t reduction) {
   auto [x, y] = operands(self, target);
   return result(log1p(exp(-x * y)), reduction);
 });
-TPU_LOWER("soft_margin_loss_backward", [](Value grad, Value self, Value target, int64_t reduction) {
-  auto [x, y] = operands(self, target);
-  Value z = exp(-x * y);
-  return convert(-y * z / (z + 1) * spread(grad, x, reduction), common_dtype({self, target}));
-}, kGradient);
+TPU_LOWER(
+    "soft_margin_loss_backward",
+    [](Value grad, Value self, Value target, int64_t reduction) {
+      auto [x, y] = operands(self, target);
+      Value z = exp(-x * y);
+      return convert(-y * z / (z + 1) * spread(grad, x, reduction), common_dtype({self, target}));
+    },
+    kGradient);
 
 // -w (y ln x + (1 - y) ln(1 - x)), logarithms not below -100
 TPU_LOWER("binary_cross_entropy", [](Value self, Value target, std::optional<Value> weight, int64_t reduction) {
   auto [x, y] = operands(self, target);
-  check_not(any(!(ge(x, 0) & le(x, 1)), all_dims(x)), ErrorKind::Runtime, "all elements of input should be between 0 and 1");
+  check_not(any(!(ge(x, 0) & le(x, 1)), all_dims(x)), ErrorKind::Runtime,
+            "all elements of input should be between 0 and 1");
   Value loss = (y - 1) * maximum(log1p(-x), -100) - y * maximum(log(x), -100);
   if (weight) loss = loss * convert(*weight, x.dtype());
   return result(loss, reduction);
 });
-TPU_LOWER("binary_cross_entropy_backward",
-          [](Value grad, Value self, Value target, std::optional<Value> weight, int64_t reduction) {
-  auto [x, y] = operands(self, target);
-  Value g = spread(grad, x, reduction) * (x - y) / maximum((1 - x) * x, 1e-12);
-  return convert(weight ? g * convert(*weight, x.dtype()) : g, common_dtype({self, target}));
-}, kGradient);
+TPU_LOWER(
+    "binary_cross_entropy_backward",
+    [](Value grad, Value self, Value target, std::optional<Value> weight, int64_t reduction) {
+      auto [x, y] = operands(self, target);
+      Value g = spread(grad, x, reduction) * (x - y) / maximum((1 - x) * x, 1e-12);
+      return convert(weight ? g * convert(*weight, x.dtype()) : g, common_dtype({self, target}));
+    },
+    kGradient);
 
 // (1 - y) x - p ln s(x), p = 1 + (pos_weight - 1) y
-TPU_LOWER("binary_cross_entropy_with_logits",
-          [](Value self, Value target, std::optional<Value> weight, std::optional<Value> pos_weight, int64_t reduction) {
+TPU_LOWER("binary_cross_entropy_with_logits", [](Value self, Value target, std::optional<Value> weight,
+                                                 std::optional<Value> pos_weight, int64_t reduction) {
   auto [x, y] = operands(self, target);
   Value log_sigmoid = minimum(x, 0) - log1p(exp(-abs(x)));
   if (pos_weight) log_sigmoid = log_sigmoid * ((convert(*pos_weight, x.dtype()) - 1) * y + 1);
@@ -111,11 +127,11 @@ TPU_LOWER("binary_cross_entropy_with_logits",
 // ---- By class ----------------------------------------------------------------------------------
 
 struct Classes {
-  int64_t dim;        // of the classes: 1, or 0 of a single sample
+  int64_t dim;  // of the classes: 1, or 0 of a single sample
   int64_t count;
-  Value target;       // S32, in range
-  Value counted;      // PRED: not ignored
-  Value weight;       // of each sample; 0 where ignored
+  Value target;   // S32, in range
+  Value counted;  // PRED: not ignored
+  Value weight;   // of each sample; 0 where ignored
 };
 
 Classes classes(Value x, Value target, std::optional<Value> weight, int64_t ignore_index) {
@@ -140,7 +156,8 @@ std::tuple<Value, Value> nll_forward(Value self, Value target, std::optional<Val
   Value x = accumulate(self);
   const Classes c = classes(x, target, weight, ignore_index);
   const auto to = [&](Value v) { return convert(v, self.dtype()); };
-  Value picked = x.numel() == 0 ? zeros_like(c.weight) : squeeze(take_along(x, expand_dims(c.target, c.dim), c.dim), c.dim);
+  Value picked =
+      x.numel() == 0 ? zeros_like(c.weight) : squeeze(take_along(x, expand_dims(c.target, c.dim), c.dim), c.dim);
   Value loss = where(c.counted, -picked * c.weight, 0);
   Value total = sum(c.weight, all_dims(c.weight));
   if (reduction == kNone) return {to(loss), x.rank() == 1 ? to(total) : to(zeros_like(total))};
@@ -168,7 +185,7 @@ TPU_LOWER({"nll_loss_backward", "nll_loss2d_backward"}, nll_backward);
 Value as_rows(Value x) { return x.rank() == 0 ? reshape(x, {1, 1}) : x.rank() == 1 ? expand_dims(x, 0) : x; }
 
 struct Margin {
-  Value x, hit, z, active, weight;   // [n, c]; active: other classes within the margin; weight: [n, 1]
+  Value x, hit, z, active, weight;  // [n, c]; active: other classes within the margin; weight: [n, 1]
 };
 Margin margins(Value self, Value target, double margin, std::optional<Value> weight) {
   Margin m;
@@ -179,33 +196,39 @@ Margin margins(Value self, Value target, double margin, std::optional<Value> wei
   Value own = sum(where(m.hit, m.x, 0), 1, keep);
   m.z = m.x - own + margin;
   m.active = gt(m.z, 0) & !m.hit;
-  m.weight = weight ? reshape(take(convert(*weight, m.x.dtype()), reshape(t, {m.x.dim(0)}), 0), {m.x.dim(0), 1}) : like(own, 1);
+  m.weight = weight ? reshape(take(convert(*weight, m.x.dtype()), reshape(t, {m.x.dim(0)}), 0), {m.x.dim(0), 1})
+                    : like(own, 1);
   return m;
 }
 
 void check_power(double p) { TPU_CHECK(p == 1 || p == 2, "only p == 1 and p == 2 supported"); }
 
 // sum over the other classes of w_t max(0, margin - x_t + x_j)^p / c
-TPU_LOWER("multi_margin_loss", [](Value self, Value target, double p, double margin, std::optional<Value> weight, int64_t reduction) {
-  check_power(p);
-  const Margin m = margins(self, target, margin, weight);
-  Value each = where(m.active, (p == 1 ? m.z : m.z * m.z) * m.weight, 0);
-  Value loss = sum(each, 1) / static_cast<double>(m.x.dim(1));
-  if (reduction == kNone) return convert(reshape(loss, result_type().dims), self.dtype());
-  return convert(reduced(loss, reduction), self.dtype());
-});
+TPU_LOWER("multi_margin_loss",
+          [](Value self, Value target, double p, double margin, std::optional<Value> weight, int64_t reduction) {
+            check_power(p);
+            const Margin m = margins(self, target, margin, weight);
+            Value each = where(m.active, (p == 1 ? m.z : m.z * m.z) * m.weight, 0);
+            Value loss = sum(each, 1) / static_cast<double>(m.x.dim(1));
+            if (reduction == kNone) return convert(reshape(loss, result_type().dims), self.dtype());
+            return convert(reduced(loss, reduction), self.dtype());
+          });
 TPU_LOWER("multi_margin_loss_backward",
-          [](Value grad, Value self, Value target, double p, double margin, std::optional<Value> weight, int64_t reduction) {
-  check_power(p);
-  const Margin m = margins(self, target, margin, weight);
-  const auto n = static_cast<double>(m.x.dim(0)), c = static_cast<double>(m.x.dim(1));
-  Value g = accumulate(grad) / (reduction == kMean ? n * c : c);
-  if (reduction == kNone) g = reshape(g, {m.x.dim(0), 1});
-  else g = reshape(g, {});
-  Value each = where(m.active, (p == 1 ? like(m.z, 1) : m.z * 2) * m.weight * g, 0);
-  Value own = sum(each, 1, keep);
-  return convert(reshape(where(m.hit, -own, each), self.dims()), self.dtype());
-}, {.no_meta = true});
+          [](Value grad, Value self, Value target, double p, double margin, std::optional<Value> weight,
+             int64_t reduction) {
+            check_power(p);
+            const Margin m = margins(self, target, margin, weight);
+            const auto n = static_cast<double>(m.x.dim(0)), c = static_cast<double>(m.x.dim(1));
+            Value g = accumulate(grad) / (reduction == kMean ? n * c : c);
+            if (reduction == kNone)
+              g = reshape(g, {m.x.dim(0), 1});
+            else
+              g = reshape(g, {});
+            Value each = where(m.active, (p == 1 ? like(m.z, 1) : m.z * 2) * m.weight * g, 0);
+            Value own = sum(each, 1, keep);
+            return convert(reshape(where(m.hit, -own, each), self.dims()), self.dtype());
+          },
+          {.no_meta = true});
 
 struct Labels {
   Value x;          // [n, c]
@@ -232,22 +255,28 @@ Labels labels(Value self, Value target) {
 }
 
 // sum over labels j and other classes c of max(0, 1 - x_j + x_c) / c
-TPU_LOWER("multilabel_margin_loss_forward", [](Value self, Value target, int64_t reduction) {
-  TPU_CHECK(self.rank() <= 2 && target.dims() == self.dims(), "inconsistent target size: ", to_string(target.type()), " for input of size: ", to_string(self.type()));
-  const Labels l = labels(self, target);
-  Value loss = sum(l.z, {1, 2}) / static_cast<double>(l.x.dim(1));
-  Value out = reduction != kNone ? reduced(loss, reduction) : self.rank() == 2 ? loss : reshape(loss, {});
-  return std::tuple(convert(out, self.dtype()), convert(reshape(l.is_target, target.dims()), self.dtype()));
-}, {.no_meta = true});
-TPU_LOWER("multilabel_margin_loss_backward", [](Value grad, Value self, Value target, int64_t reduction, Unused) {
-  const Labels l = labels(self, target);
-  const auto n = static_cast<double>(l.x.dim(0)), c = static_cast<double>(l.x.dim(1));
-  Value g = accumulate(grad) / (reduction == kMean ? n * c : c);
-  g = reduction == kNone ? reshape(g, {l.x.dim(0), 1}) : reshape(g, {});
-  Value pair = convert(gt(l.z, 0), l.x.dtype());
-  Value others = sum(pair, 1), own = sum(where(l.hit, sum(pair, 2, keep), 0), 1);
-  return convert(reshape((others - own) * g, self.dims()), self.dtype());
-}, {.no_meta = true});
+TPU_LOWER("multilabel_margin_loss_forward",
+          [](Value self, Value target, int64_t reduction) {
+            TPU_CHECK(self.rank() <= 2 && target.dims() == self.dims(),
+                      "inconsistent target size: ", to_string(target.type()),
+                      " for input of size: ", to_string(self.type()));
+            const Labels l = labels(self, target);
+            Value loss = sum(l.z, {1, 2}) / static_cast<double>(l.x.dim(1));
+            Value out = reduction != kNone ? reduced(loss, reduction) : self.rank() == 2 ? loss : reshape(loss, {});
+            return std::tuple(convert(out, self.dtype()), convert(reshape(l.is_target, target.dims()), self.dtype()));
+          },
+          {.no_meta = true});
+TPU_LOWER("multilabel_margin_loss_backward",
+          [](Value grad, Value self, Value target, int64_t reduction, Unused) {
+            const Labels l = labels(self, target);
+            const auto n = static_cast<double>(l.x.dim(0)), c = static_cast<double>(l.x.dim(1));
+            Value g = accumulate(grad) / (reduction == kMean ? n * c : c);
+            g = reduction == kNone ? reshape(g, {l.x.dim(0), 1}) : reshape(g, {});
+            Value pair = convert(gt(l.z, 0), l.x.dtype());
+            Value others = sum(pair, 1), own = sum(where(l.hit, sum(pair, 2, keep), 0), 1);
+            return convert(reshape((others - own) * g, self.dims()), self.dtype());
+          },
+          {.no_meta = true});
 
 }  // namespace
 }  // namespace tpu::lowering

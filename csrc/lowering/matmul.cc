@@ -59,7 +59,8 @@ Value product_by_sum(Value a, Value b, const DotDims& dims) {
     }
     return reshape(transpose(v, order), shape);
   };
-  const auto n_batch = static_cast<int64_t>(dims.lhs_batching.size()), n_sum = static_cast<int64_t>(dims.lhs_contracting.size());
+  const auto n_batch = static_cast<int64_t>(dims.lhs_batching.size()),
+             n_sum = static_cast<int64_t>(dims.lhs_contracting.size());
   const int64_t free_a = a.rank() - n_batch - n_sum, free_b = b.rank() - n_batch - n_sum;
   Value x = arrange(a, dims.lhs_batching, dims.lhs_contracting, 0, free_b);
   Value y = arrange(b, dims.rhs_batching, dims.rhs_contracting, free_a, 0);
@@ -80,8 +81,10 @@ enum class ZeroAlpha { Skips, Multiplies };
 Value add_scaled(Value self, Value product, Scale beta, Scale alpha, ZeroAlpha zero = ZeroAlpha::Skips) {
   const Type& result = result_type();
   const DType t = product.dtype();
-  if (alpha.zero) product = zero == ZeroAlpha::Skips || t == PRED ? zeros_like(product) : product * 0;
-  else if (!alpha.one) product = scale_by(product, alpha.value);
+  if (alpha.zero)
+    product = zero == ZeroAlpha::Skips || t == PRED ? zeros_like(product) : product * 0;
+  else if (!alpha.one)
+    product = scale_by(product, alpha.value);
   if (beta.zero) return convert(product, result.dtype);
   Value s = convert(self, t);
   if (!beta.one) s = scale_by(s, beta.value);
@@ -112,61 +115,81 @@ Value conj(Value a) { return is_complex(a.dtype()) ? complex(real(a), negate(ima
 Value adjoint(Value a) { return conj(transposed(a)); }
 
 // out_ij = sum_k a_ik b_kj
-TPU_LOWER("mm", [](Value a, Value b) {
-  require_numbers(a, "addmm_impl_cpu_");
-  TPU_CHECK(a.dtype() == b.dtype(), "expected m1 and m2 to have the same dtype, but got: ", torch_name(a.dtype()), " != ",
-            torch_name(b.dtype()));
-  return convert(matmul(a, b), a.dtype());
-}, {.products = true});
+TPU_LOWER("mm",
+          [](Value a, Value b) {
+            require_numbers(a, "addmm_impl_cpu_");
+            TPU_CHECK(a.dtype() == b.dtype(),
+                      "expected m1 and m2 to have the same dtype, but got: ", torch_name(a.dtype()),
+                      " != ", torch_name(b.dtype()));
+            return convert(matmul(a, b), a.dtype());
+          },
+          {.products = true});
 
-TPU_LOWER("bmm", [](Value a, Value b) {
-  require_numbers(a, "bmm");
-  TPU_CHECK(a.dtype() == b.dtype(), "expected scalar type ", torch_name(a.dtype()), " but found ", torch_name(b.dtype()));
-  return convert(matmul(a, b), a.dtype());
-}, {.products = true});
+TPU_LOWER("bmm",
+          [](Value a, Value b) {
+            require_numbers(a, "bmm");
+            TPU_CHECK(a.dtype() == b.dtype(), "expected scalar type ", torch_name(a.dtype()), " but found ",
+                      torch_name(b.dtype()));
+            return convert(matmul(a, b), a.dtype());
+          },
+          {.products = true});
 
 // out = beta self + alpha (a b)
-TPU_LOWER("addmm", [](Value self, Value a, Value b, Scale beta, Scale alpha) {
-  require_same(a, b, "addmm_impl_cpu_");
-  TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", torch_name(self.dtype()), " and ",
-            torch_name(b.dtype()));
-  return add_scaled(self, matmul(a, b), beta, alpha);
-}, {.products = true});
+TPU_LOWER("addmm",
+          [](Value self, Value a, Value b, Scale beta, Scale alpha) {
+            require_same(a, b, "addmm_impl_cpu_");
+            TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ",
+                      torch_name(self.dtype()), " and ", torch_name(b.dtype()));
+            return add_scaled(self, matmul(a, b), beta, alpha);
+          },
+          {.products = true});
 
-TPU_LOWER("_addmm_activation", [](Value self, Value a, Value b, Scale beta, Scale alpha, bool use_gelu) {
-  require_same(a, b, "addmm_impl_cpu_");
-  Value x = accumulate(add_scaled(self, matmul(a, b), beta, alpha));
-  // gelu(x) = x (1 + erf(x / sqrt 2)) / 2
-  x = use_gelu ? x * 0.5 * (erf(x * 0.70710678118654752440) + 1) : maximum(x, 0);
-  return convert(x, result_type().dtype);
-}, {.products = true});
+TPU_LOWER("_addmm_activation",
+          [](Value self, Value a, Value b, Scale beta, Scale alpha, bool use_gelu) {
+            require_same(a, b, "addmm_impl_cpu_");
+            Value x = accumulate(add_scaled(self, matmul(a, b), beta, alpha));
+            // gelu(x) = x (1 + erf(x / sqrt 2)) / 2
+            x = use_gelu ? x * 0.5 * (erf(x * 0.70710678118654752440) + 1) : maximum(x, 0);
+            return convert(x, result_type().dtype);
+          },
+          {.products = true});
 
-TPU_LOWER("baddbmm", [](Value self, Value a, Value b, Scale beta, Scale alpha) {
-  require_numbers(a, "baddbmm");
-  TPU_CHECK(self.dtype() == a.dtype() && a.dtype() == b.dtype(), "Input dtypes must be the same, got: input ",
-            torch_name(self.dtype()), ", batch1: ", torch_name(a.dtype()), ", batch2: ", torch_name(b.dtype()));
-  return add_scaled(self, matmul(a, b), beta, alpha, ZeroAlpha::Multiplies);
-}, {.products = true});
+TPU_LOWER("baddbmm",
+          [](Value self, Value a, Value b, Scale beta, Scale alpha) {
+            require_numbers(a, "baddbmm");
+            TPU_CHECK(self.dtype() == a.dtype() && a.dtype() == b.dtype(), "Input dtypes must be the same, got: input ",
+                      torch_name(self.dtype()), ", batch1: ", torch_name(a.dtype()),
+                      ", batch2: ", torch_name(b.dtype()));
+            return add_scaled(self, matmul(a, b), beta, alpha, ZeroAlpha::Multiplies);
+          },
+          {.products = true});
 
 // out = beta self + alpha sum_b (x_b y_b)
-TPU_LOWER("addbmm", [](Value self, Value a, Value b, Scale beta, Scale alpha) {
-  require_same(a, b, "addbmm");
-  TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ", torch_name(self.dtype()), " and ",
-            torch_name(b.dtype()));
-  return add_scaled(self, product(a, b, {{}, {}, {0, 2}, {0, 1}}), beta, alpha);
-}, {.products = true});
+TPU_LOWER("addbmm",
+          [](Value self, Value a, Value b, Scale beta, Scale alpha) {
+            require_same(a, b, "addbmm");
+            TPU_CHECK(self.dtype() == b.dtype(), "self and mat2 must have the same dtype, but got ",
+                      torch_name(self.dtype()), " and ", torch_name(b.dtype()));
+            return add_scaled(self, product(a, b, {{}, {}, {0, 2}, {0, 1}}), beta, alpha);
+          },
+          {.products = true});
 
-TPU_LOWER("mv", [](Value a, Value x) {
-  require_same(a, x, "addmv_impl_cpu");
-  return convert(product(a, x, {{}, {}, {1}, {0}}), a.dtype());
-}, {.products = true});
+TPU_LOWER("mv",
+          [](Value a, Value x) {
+            require_same(a, x, "addmv_impl_cpu");
+            return convert(product(a, x, {{}, {}, {1}, {0}}), a.dtype());
+          },
+          {.products = true});
 
-TPU_LOWER("addmv", [](Value self, Value a, Value x, Scale beta, Scale alpha) {
-  require_numbers(a, "addmv_impl_cpu");
-  TPU_CHECK(self.dtype() == a.dtype() && a.dtype() == x.dtype(), "addmv input tensors must have the same dtype, but got ",
-            torch_name(a.dtype()), ", ", torch_name(x.dtype()), ", and ", torch_name(self.dtype()));
-  return add_scaled(self, product(a, x, {{}, {}, {1}, {0}}), beta, alpha);
-}, {.products = true});
+TPU_LOWER("addmv",
+          [](Value self, Value a, Value x, Scale beta, Scale alpha) {
+            require_numbers(a, "addmv_impl_cpu");
+            TPU_CHECK(self.dtype() == a.dtype() && a.dtype() == x.dtype(),
+                      "addmv input tensors must have the same dtype, but got ", torch_name(a.dtype()), ", ",
+                      torch_name(x.dtype()), ", and ", torch_name(self.dtype()));
+            return add_scaled(self, product(a, x, {{}, {}, {1}, {0}}), beta, alpha);
+          },
+          {.products = true});
 
 // out = beta self + alpha x y^T; of PRED: or, and
 TPU_LOWER("addr", [](Value self, Value x, Value y, Scale beta, Scale alpha) {
@@ -179,20 +202,24 @@ TPU_LOWER("addr", [](Value self, Value x, Value y, Scale beta, Scale alpha) {
   return add_scaled(cast(self, c), outer, beta, alpha, ZeroAlpha::Multiplies);
 });
 
-TPU_LOWER("dot", [](Value x, Value y) {
-  require_numbers(x, "dot");
-  TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ", torch_name(x.dtype()),
-            " and ", torch_name(y.dtype()));
-  return convert(product(x, y, {{}, {}, {0}, {0}}), x.dtype());
-}, {.products = true});
+TPU_LOWER("dot",
+          [](Value x, Value y) {
+            require_numbers(x, "dot");
+            TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ",
+                      torch_name(x.dtype()), " and ", torch_name(y.dtype()));
+            return convert(product(x, y, {{}, {}, {0}, {0}}), x.dtype());
+          },
+          {.products = true});
 
 // sum_i conj(x_i) y_i
-TPU_LOWER("vdot", [](Value x, Value y) {
-  require_numbers(x, "vdot");
-  TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ", torch_name(x.dtype()),
-            " and ", torch_name(y.dtype()));
-  return convert(product(conj(x), y, {{}, {}, {0}, {0}}), x.dtype());
-}, {.products = true});
+TPU_LOWER("vdot",
+          [](Value x, Value y) {
+            require_numbers(x, "vdot");
+            TPU_CHECK(x.dtype() == y.dtype(), "dot : expected both vectors to have same dtype, but found ",
+                      torch_name(x.dtype()), " and ", torch_name(y.dtype()));
+            return convert(product(conj(x), y, {{}, {}, {0}, {0}}), x.dtype());
+          },
+          {.products = true});
 
 // int8 x int8 -> int32
 TPU_LOWER("_int_mm", [](Value a, Value b) { return matmul(convert(a, S32), convert(b, S32)); });

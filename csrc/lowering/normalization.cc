@@ -24,9 +24,11 @@ Value sum_of(Value x, const Dims& dims) {
   if (!call().target_is_cpu || dims.empty() || dims.back() != last || x.numel() == 0) return sum(x, dims, keep);
   int64_t row = 1;
   size_t n = 0;
-  while (n < dims.size() && dims[dims.size() - 1 - n] == last - static_cast<int64_t>(n)) row *= x.dim(dims[dims.size() - 1 - n++]);
+  while (n < dims.size() && dims[dims.size() - 1 - n] == last - static_cast<int64_t>(n))
+    row *= x.dim(dims[dims.size() - 1 - n++]);
   if (row % kStrip != 0 || row == kStrip) return sum(x, dims, keep);
-  Dims strips(x.dims().begin(), x.dims().end() - static_cast<int64_t>(n)), over(dims.begin(), dims.end() - static_cast<int64_t>(n));
+  Dims strips(x.dims().begin(), x.dims().end() - static_cast<int64_t>(n)),
+      over(dims.begin(), dims.end() - static_cast<int64_t>(n));
   over.push_back(static_cast<int64_t>(strips.size()));
   strips.insert(strips.end(), {row / kStrip, kStrip});
   Value partial = sum(reshape(x, strips), over, keep);
@@ -44,7 +46,8 @@ DType parameter_dtype(Value x, const std::vector<OptValue>& parameters) {
     if (!p) continue;
     if (!found) found = p->dtype();
     if (*found == x.dtype()) {
-      TPU_CHECK(p->dtype() == *found, "expected scalar type ", short_name(*found), " but found ", short_name(p->dtype()));
+      TPU_CHECK(p->dtype() == *found, "expected scalar type ", short_name(*found), " but found ",
+                short_name(p->dtype()));
       continue;
     }
     TPU_CHECK(is_floating(x.dtype()) && byte_size(x.dtype()) == 2,
@@ -55,7 +58,7 @@ DType parameter_dtype(Value x, const std::vector<OptValue>& parameters) {
 }
 
 struct Moments {
-  Value mean, variance;   // reduced dimensions kept
+  Value mean, variance;  // reduced dimensions kept
 };
 Moments moments(Value x, const Dims& dims) {
   Value mean = mean_of(x, dims);
@@ -92,8 +95,8 @@ Value scale_and_shift(Value xhat, const OptValue& weight, const OptValue& bias) 
 }
 
 struct BatchNorm {
-  Value y, mean, rstd;                    // statistics empty in evaluation, as on the CPU
-  Value running_mean, running_var;        // null: unchanged
+  Value y, mean, rstd;              // statistics empty in evaluation, as on the CPU
+  Value running_mean, running_var;  // null: unchanged
 };
 
 // running = (1 - momentum) running + momentum new
@@ -125,7 +128,8 @@ BatchNorm batch_norm(Value x, OptValue weight, OptValue bias, OptValue mean, Opt
 }
 
 Values batch_norm_backward(Value dy, Value x, OptValue weight, OptValue running_mean, OptValue running_var,
-                           OptValue save_mean, OptValue save_rstd, bool train, Value eps, const std::vector<bool>& mask) {
+                           OptValue save_mean, OptValue save_rstd, bool train, Value eps,
+                           const std::vector<bool>& mask) {
   const DType t = weight ? weight->dtype() : x.dtype();
   Value a = accumulate(x), g = accumulate(dy);
   const Dims dims = but_channels(a);
@@ -141,59 +145,72 @@ Values batch_norm_backward(Value dy, Value x, OptValue weight, OptValue running_
           mask[2] ? as_vector(dbias, t) : Value()};
 }
 
-TPU_LOWER("native_batch_norm", [](Value x, OptValue weight, OptValue bias, OptValue mean, OptValue var, bool training,
-                                  Value momentum, Value eps) {
-  BatchNorm r = batch_norm(x, weight, bias, mean, var, training, momentum, eps);
-  return Values{r.y, r.mean, r.rstd, r.running_mean, r.running_var};
-}, {.writes = {3, 4}, .loose_meta = true});
+TPU_LOWER("native_batch_norm",
+          [](Value x, OptValue weight, OptValue bias, OptValue mean, OptValue var, bool training, Value momentum,
+             Value eps) {
+            BatchNorm r = batch_norm(x, weight, bias, mean, var, training, momentum, eps);
+            return Values{r.y, r.mean, r.rstd, r.running_mean, r.running_var};
+          },
+          {.writes = {3, 4}, .loose_meta = true});
 
-TPU_LOWER("_native_batch_norm_legit", [](Value x, OptValue weight, OptValue bias, Value mean, Value var, bool training,
-                                         Value momentum, Value eps) {
-  BatchNorm r = batch_norm(x, weight, bias, mean, var, training, momentum, eps);
-  return Values{r.y, r.mean, r.rstd, r.running_mean, r.running_var};
-}, {.loose_meta = true});
+TPU_LOWER("_native_batch_norm_legit",
+          [](Value x, OptValue weight, OptValue bias, Value mean, Value var, bool training, Value momentum, Value eps) {
+            BatchNorm r = batch_norm(x, weight, bias, mean, var, training, momentum, eps);
+            return Values{r.y, r.mean, r.rstd, r.running_mean, r.running_var};
+          },
+          {.loose_meta = true});
 
-TPU_LOWER("_native_batch_norm_legit.no_stats", [](Value x, OptValue weight, OptValue bias, bool training, Value momentum,
-                                                  Value eps) {
-  BatchNorm r = batch_norm(x, weight, bias, {}, {}, training, momentum, eps);
-  return Values{r.y, r.mean, r.rstd};
-}, {.loose_meta = true});
+TPU_LOWER("_native_batch_norm_legit.no_stats",
+          [](Value x, OptValue weight, OptValue bias, bool training, Value momentum, Value eps) {
+            BatchNorm r = batch_norm(x, weight, bias, {}, {}, training, momentum, eps);
+            return Values{r.y, r.mean, r.rstd};
+          },
+          {.loose_meta = true});
 
 // The reserve is cuDNN's; the CPU returns an empty one.
 Value no_reserve() { return full(graph(), {U8, {0}}, 0); }
 
-TPU_LOWER("_batch_norm_with_update", [](Value x, OptValue weight, OptValue bias, Value mean, Value var, Value momentum,
-                                        Value eps) {
-  BatchNorm r = batch_norm(x, weight, bias, mean, var, true, momentum, eps);
-  return Values{r.y, r.mean, r.rstd, no_reserve(), r.running_mean, r.running_var};
-}, {.loose_meta = true});
+TPU_LOWER("_batch_norm_with_update",
+          [](Value x, OptValue weight, OptValue bias, Value mean, Value var, Value momentum, Value eps) {
+            BatchNorm r = batch_norm(x, weight, bias, mean, var, true, momentum, eps);
+            return Values{r.y, r.mean, r.rstd, no_reserve(), r.running_mean, r.running_var};
+          },
+          {.loose_meta = true});
 
-TPU_LOWER("_batch_norm_no_update", [](Value x, OptValue weight, OptValue bias, OptValue mean, OptValue var,
-                                      Value momentum, Value eps) {
-  BatchNorm r = batch_norm(x, weight, bias, mean, var, false, momentum, eps);
-  return Values{r.y, r.mean, r.rstd, no_reserve()};
-}, {.loose_meta = true});
+TPU_LOWER("_batch_norm_no_update",
+          [](Value x, OptValue weight, OptValue bias, OptValue mean, OptValue var, Value momentum, Value eps) {
+            BatchNorm r = batch_norm(x, weight, bias, mean, var, false, momentum, eps);
+            return Values{r.y, r.mean, r.rstd, no_reserve()};
+          },
+          {.loose_meta = true});
 
 TPU_LOWER("native_batch_norm_backward",
           [](Value dy, Value x, OptValue weight, OptValue running_mean, OptValue running_var, OptValue save_mean,
              OptValue save_rstd, bool train, Value eps, std::vector<bool> mask) {
-  return batch_norm_backward(dy, x, weight, running_mean, running_var, save_mean, save_rstd, train, eps, mask);
-}, {.loose_meta = true});
+            return batch_norm_backward(dy, x, weight, running_mean, running_var, save_mean, save_rstd, train, eps,
+                                       mask);
+          },
+          {.loose_meta = true});
 
 TPU_LOWER("batch_norm_backward",
           [](Value dy, Value x, Value weight, OptValue running_mean, OptValue running_var, OptValue save_mean,
              OptValue save_rstd, bool update, Value eps, std::vector<bool> mask, Unused) {
-  return batch_norm_backward(dy, x, weight, running_mean, running_var, save_mean, save_rstd, update, eps, mask);
-}, {.loose_meta = true});
+            return batch_norm_backward(dy, x, weight, running_mean, running_var, save_mean, save_rstd, update, eps,
+                                       mask);
+          },
+          {.loose_meta = true});
 
-TPU_LOWER("batch_norm_update_stats", [](Value x, OptValue mean, OptValue var, Value momentum) {
-  const DType t = parameter_dtype(x, {mean, var});
-  Value a = accumulate(x);
-  Moments m = moments(a, but_channels(a));
-  const double n = count_of(a, but_channels(a));
-  return Values{as_vector(m.mean, t), as_vector(m.variance, t), mean ? running(*mean, m.mean, momentum) : Value(),
-                var ? running(*var, m.variance * (n / (n - 1)), momentum) : Value()};
-}, {.writes = {1, 2}, .no_meta = true});
+TPU_LOWER("batch_norm_update_stats",
+          [](Value x, OptValue mean, OptValue var, Value momentum) {
+            const DType t = parameter_dtype(x, {mean, var});
+            Value a = accumulate(x);
+            Moments m = moments(a, but_channels(a));
+            const double n = count_of(a, but_channels(a));
+            return Values{as_vector(m.mean, t), as_vector(m.variance, t),
+                          mean ? running(*mean, m.mean, momentum) : Value(),
+                          var ? running(*var, m.variance * (n / (n - 1)), momentum) : Value()};
+          },
+          {.writes = {1, 2}, .no_meta = true});
 
 // ---- Layer normalization: statistics over the last dimensions ----------------------------------
 
@@ -206,33 +223,36 @@ Dims first_dims(Value x, size_t last) {
   return {dims.begin(), dims.end() - static_cast<int64_t>(last)};
 }
 
-TPU_LOWER("native_layer_norm", [](Value x, Dims shape, OptValue weight, OptValue bias, Value eps) {
-  const DType t = parameter_dtype(x, {weight, bias});
-  Value a = accumulate(x);
-  Moments m = moments(a, last_dims(a, shape.size()));
-  Value rstd = rsqrt(m.variance + like_scalar(eps, a));
-  Value y = (a - m.mean) * rstd;
-  if (weight) y = y * accumulate(*weight);
-  if (bias) y = y + accumulate(*bias);
-  return Values{convert(y, x.dtype()), convert(m.mean, t), convert(rstd, t)};
-}, {.loose_meta = true});
+TPU_LOWER("native_layer_norm",
+          [](Value x, Dims shape, OptValue weight, OptValue bias, Value eps) {
+            const DType t = parameter_dtype(x, {weight, bias});
+            Value a = accumulate(x);
+            Moments m = moments(a, last_dims(a, shape.size()));
+            Value rstd = rsqrt(m.variance + like_scalar(eps, a));
+            Value y = (a - m.mean) * rstd;
+            if (weight) y = y * accumulate(*weight);
+            if (bias) y = y + accumulate(*bias);
+            return Values{convert(y, x.dtype()), convert(m.mean, t), convert(rstd, t)};
+          },
+          {.loose_meta = true});
 
 TPU_LOWER("native_layer_norm_backward",
           [](Value dy, Value x, Dims shape, Value mean, Value rstd, OptValue weight, OptValue bias,
              std::vector<bool> mask) {
-  Value a = accumulate(x), g = accumulate(dy), r = accumulate(rstd);
-  Value xhat = (a - accumulate(mean)) * r;
-  const Dims outer = first_dims(a, shape.size());
-  const DType t = weight ? weight->dtype() : x.dtype();
-  Values out(3);
-  if (mask[0]) {
-    Value scaled = weight ? g * accumulate(*weight) : g;
-    out[0] = convert(input_gradient(scaled, xhat, r, last_dims(a, shape.size())), x.dtype());
-  }
-  if (mask[1] && weight) out[1] = convert(sum(g * xhat, outer), t);
-  if (mask[2] && bias) out[2] = convert(sum(g, outer), t);
-  return out;
-}, {.loose_meta = true});
+            Value a = accumulate(x), g = accumulate(dy), r = accumulate(rstd);
+            Value xhat = (a - accumulate(mean)) * r;
+            const Dims outer = first_dims(a, shape.size());
+            const DType t = weight ? weight->dtype() : x.dtype();
+            Values out(3);
+            if (mask[0]) {
+              Value scaled = weight ? g * accumulate(*weight) : g;
+              out[0] = convert(input_gradient(scaled, xhat, r, last_dims(a, shape.size())), x.dtype());
+            }
+            if (mask[1] && weight) out[1] = convert(sum(g * xhat, outer), t);
+            if (mask[2] && bias) out[2] = convert(sum(g, outer), t);
+            return out;
+          },
+          {.loose_meta = true});
 
 // y = x rsqrt(mean(x^2) + eps) w
 TPU_LOWER("_fused_rms_norm", [](Value x, Dims shape, OptValue weight, OptValue eps) {
@@ -248,16 +268,17 @@ TPU_LOWER("_fused_rms_norm", [](Value x, Dims shape, OptValue weight, OptValue e
 // dx = rstd (g - xhat mean(g xhat))
 TPU_LOWER("_fused_rms_norm_backward",
           [](Value dy, Value x, Dims shape, Value rstd, OptValue weight, std::vector<bool> mask) {
-  Value a = accumulate(x), g = accumulate(dy), r = accumulate(rstd);
-  Value xhat = a * r;
-  Values out(2);
-  if (mask[0]) {
-    Value scaled = weight ? g * accumulate(*weight) : g;
-    out[0] = convert(r * (scaled - xhat * mean_of(scaled * xhat, last_dims(a, shape.size()))), x.dtype());
-  }
-  if (mask[1] && weight) out[1] = convert(sum(g * xhat, first_dims(a, shape.size())), weight->dtype());
-  return out;
-}, {.loose_meta = true});
+            Value a = accumulate(x), g = accumulate(dy), r = accumulate(rstd);
+            Value xhat = a * r;
+            Values out(2);
+            if (mask[0]) {
+              Value scaled = weight ? g * accumulate(*weight) : g;
+              out[0] = convert(r * (scaled - xhat * mean_of(scaled * xhat, last_dims(a, shape.size()))), x.dtype());
+            }
+            if (mask[1] && weight) out[1] = convert(sum(g * xhat, first_dims(a, shape.size())), weight->dtype());
+            return out;
+          },
+          {.loose_meta = true});
 
 // ---- Group normalization: statistics over the channels and places of a group --------------------
 
@@ -269,36 +290,38 @@ struct Groups {
   Value weight(Value v) const { return reshape(accumulate(v), {1, dims[1], dims[2], 1}); }
 };
 
-TPU_LOWER("native_group_norm", [](Value x, OptValue weight, OptValue bias, int64_t n, int64_t c, int64_t hw,
-                                  int64_t group, Value eps) {
-  const DType t = parameter_dtype(x, {weight, bias});
-  const Groups groups{{n, group, c / group, hw}};
-  Value a = groups.of(x);
-  Moments m = moments(a, {2, 3});
-  Value rstd = rsqrt(m.variance + like_scalar(eps, a));
-  Value y = (a - m.mean) * rstd;
-  if (weight) y = y * groups.weight(*weight);
-  if (bias) y = y + groups.weight(*bias);
-  return Values{convert(reshape(y, x.dims()), x.dtype()), convert(reshape(m.mean, {n, group}), t),
-                convert(reshape(rstd, {n, group}), t)};
-}, {.loose_meta = true});
+TPU_LOWER("native_group_norm",
+          [](Value x, OptValue weight, OptValue bias, int64_t n, int64_t c, int64_t hw, int64_t group, Value eps) {
+            const DType t = parameter_dtype(x, {weight, bias});
+            const Groups groups{{n, group, c / group, hw}};
+            Value a = groups.of(x);
+            Moments m = moments(a, {2, 3});
+            Value rstd = rsqrt(m.variance + like_scalar(eps, a));
+            Value y = (a - m.mean) * rstd;
+            if (weight) y = y * groups.weight(*weight);
+            if (bias) y = y + groups.weight(*bias);
+            return Values{convert(reshape(y, x.dims()), x.dtype()), convert(reshape(m.mean, {n, group}), t),
+                          convert(reshape(rstd, {n, group}), t)};
+          },
+          {.loose_meta = true});
 
 TPU_LOWER("native_group_norm_backward",
-          [](Value dy, Value x, Value mean, Value rstd, OptValue weight, int64_t n, int64_t c, int64_t hw, int64_t group,
-             std::vector<bool> mask) {
-  const Groups groups{{n, group, c / group, hw}};
-  Value a = groups.of(x), g = groups.of(dy), r = groups.statistic(rstd);
-  Value xhat = (a - groups.statistic(mean)) * r;
-  const DType t = weight ? weight->dtype() : x.dtype();
-  Values out(3);
-  if (mask[0]) {
-    Value scaled = weight ? g * groups.weight(*weight) : g;
-    out[0] = convert(reshape(input_gradient(scaled, xhat, r, {2, 3}), x.dims()), x.dtype());
-  }
-  if (mask[1]) out[1] = convert(reshape(sum(g * xhat, {0, 3}), {c}), t);
-  if (mask[2]) out[2] = convert(reshape(sum(g, {0, 3}), {c}), t);
-  return out;
-}, {.loose_meta = true});
+          [](Value dy, Value x, Value mean, Value rstd, OptValue weight, int64_t n, int64_t c, int64_t hw,
+             int64_t group, std::vector<bool> mask) {
+            const Groups groups{{n, group, c / group, hw}};
+            Value a = groups.of(x), g = groups.of(dy), r = groups.statistic(rstd);
+            Value xhat = (a - groups.statistic(mean)) * r;
+            const DType t = weight ? weight->dtype() : x.dtype();
+            Values out(3);
+            if (mask[0]) {
+              Value scaled = weight ? g * groups.weight(*weight) : g;
+              out[0] = convert(reshape(input_gradient(scaled, xhat, r, {2, 3}), x.dims()), x.dtype());
+            }
+            if (mask[1]) out[1] = convert(reshape(sum(g * xhat, {0, 3}), {c}), t);
+            if (mask[2]) out[2] = convert(reshape(sum(g, {0, 3}), {c}), t);
+            return out;
+          },
+          {.loose_meta = true});
 
 }  // namespace
 }  // namespace tpu::lowering

@@ -18,11 +18,31 @@ std::vector<OpDef>& mutable_registry() {
 bool Axes::has(int64_t d) const { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
 
 const char* kind_name(Kind kind) {
-  static constexpr const char* kNames[] = {
-      "Value", "optional<Value>", "Values", "vector<optional<Value>>", "Scale", "Dim", "Axes", "int64_t",
-      "optional<int64_t>", "bool", "optional<bool>", "double", "optional<double>", "string", "optional<string>",
-      "Dims", "optional<Dims>", "vector<double>", "optional<vector<double>>", "vector<bool>", "DType",
-      "optional<DType>", "Literal", "Random", "Unused"};
+  static constexpr const char* kNames[] = {"Value",
+                                           "optional<Value>",
+                                           "Values",
+                                           "vector<optional<Value>>",
+                                           "Scale",
+                                           "Dim",
+                                           "Axes",
+                                           "int64_t",
+                                           "optional<int64_t>",
+                                           "bool",
+                                           "optional<bool>",
+                                           "double",
+                                           "optional<double>",
+                                           "string",
+                                           "optional<string>",
+                                           "Dims",
+                                           "optional<Dims>",
+                                           "vector<double>",
+                                           "optional<vector<double>>",
+                                           "vector<bool>",
+                                           "DType",
+                                           "optional<DType>",
+                                           "Literal",
+                                           "Random",
+                                           "Unused"};
   return kNames[static_cast<size_t>(kind)];
 }
 

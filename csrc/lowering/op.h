@@ -43,15 +43,15 @@ struct Dim {
 };
 
 struct Axes {
-  Dims dims;                                    // sorted, no duplicates
-  bool all = false;                             // given as none or empty
+  Dims dims;         // sorted, no duplicates
+  bool all = false;  // given as none or empty
   operator const Dims&() const { return dims; }
   operator hlo::Axes() const { return hlo::Axes(dims); }
   bool has(int64_t d) const;
 };
 
 struct Scale {
-  Value value;                                  // null when exactly 0 or 1
+  Value value;  // null when exactly 0 or 1
   bool zero = false;
   bool one = false;
 };
@@ -65,22 +65,45 @@ struct Random {
 struct Unused {};
 
 enum class Kind : uint8_t {
-  Value, OptValue, Values, OptValues, Scale, Dim, Axes, Int, OptInt, Bool, OptBool, Double, OptDouble,
-  Str, OptStr, Dims, OptDims, Doubles, OptDoubles, Bools, DType, OptDType, Number, Random, Unused,
+  Value,
+  OptValue,
+  Values,
+  OptValues,
+  Scale,
+  Dim,
+  Axes,
+  Int,
+  OptInt,
+  Bool,
+  OptBool,
+  Double,
+  OptDouble,
+  Str,
+  OptStr,
+  Dims,
+  OptDims,
+  Doubles,
+  OptDoubles,
+  Bools,
+  DType,
+  OptDType,
+  Number,
+  Random,
+  Unused,
 };
 const char* kind_name(Kind kind);
 
 // One argument as the body gets it. Which fields count depends on the kind.
 struct Argument {
-  bool given = true;                            // false: None
-  std::vector<Value> values;                    // Value kinds; a null Value is a None in a list
-  int64_t i = 0;                                // Int, Dim, Bool, DType
+  bool given = true;          // false: None
+  std::vector<Value> values;  // Value kinds; a null Value is a None in a list
+  int64_t i = 0;              // Int, Dim, Bool, DType
   double d = 0;
-  Dims dims;                                    // Dims, Bools
+  Dims dims;  // Dims, Bools
   std::vector<double> doubles;
-  Literal number = 0;                           // Number
+  Literal number = 0;  // Number
   std::string s;
-  bool zero = false, one = false;               // Scale
+  bool zero = false, one = false;  // Scale
 };
 
 // ---- What a body may ask about the call it is lowering -----------------------------------------
@@ -88,7 +111,7 @@ struct Argument {
 // What a call must not meet at run time: the program gives the offending number, which the kernel
 // reads after the launch and raises for.
 struct RuntimeCheck {
-  Value offender;                               // rank-0 S64; kNoOffender if there is none
+  Value offender;  // rank-0 S64; kNoOffender if there is none
   ErrorKind kind;
   std::function<std::string(int64_t)> message;  // from the offender
 };
@@ -96,17 +119,17 @@ inline constexpr int64_t kNoOffender = INT64_MIN;
 
 struct CallInfo {
   Graph* graph = nullptr;
-  std::vector<std::optional<Type>> results;     // from PyTorch's meta kernel; empty if it has none
-  std::vector<Value> weak;                      // Scalars and wrapped numbers
-  Random random;                                // of Options.default_generator
-  mutable uint64_t random_count = 0;            // Philox counters the body consumes; random.h counts
-  std::vector<bool> contiguous;                 // of the tensor arguments in order: is_contiguous()
+  std::vector<std::optional<Type>> results;  // from PyTorch's meta kernel; empty if it has none
+  std::vector<Value> weak;                   // Scalars and wrapped numbers
+  Random random;                             // of Options.default_generator
+  mutable uint64_t random_count = 0;         // Philox counters the body consumes; random.h counts
+  std::vector<bool> contiguous;              // of the tensor arguments in order: is_contiguous()
   bool target_is_cpu = true;
-  DType default_dtype = F32;                     // torch.get_default_dtype()
+  DType default_dtype = F32;  // torch.get_default_dtype()
   std::vector<RuntimeCheck> checks = {};
-  Precision precision = Precision::HIGHEST;     // of float32 products; only with Options.products
+  Precision precision = Precision::HIGHEST;  // of float32 products; only with Options.products
 };
-const CallInfo& call();                         // of the innermost call being built on this thread
+const CallInfo& call();  // of the innermost call being built on this thread
 inline Graph& graph() { return *call().graph; }
 // Type that PyTorch says result `i` has. Throws Internal if the meta kernel gave none.
 const Type& result_type(size_t i = 0);
@@ -163,8 +186,8 @@ struct Options {
 };
 
 struct OpDef {
-  std::string name;                             // functional overload: "add.Tensor"
-  std::vector<Kind> kinds;                      // a parameter of the schema each
+  std::string name;         // functional overload: "add.Tensor"
+  std::vector<Kind> kinds;  // a parameter of the schema each
   std::function<Values(const std::vector<Argument>&)> body;
   Options options;
   const char* file;
@@ -176,19 +199,19 @@ void define(OpDef def);
 
 // ---- From a lambda's signature to kinds --------------------------------------------------------
 
-template <class T> struct Traits;
+template <class T>
+struct Traits;
 #define TPU_KIND(TYPE, KIND, ...)                                        \
-  template <> struct Traits<TYPE> {                                      \
+  template <>                                                            \
+  struct Traits<TYPE> {                                                  \
     static constexpr Kind kind = Kind::KIND;                             \
-    static TYPE get([[maybe_unused]] const Argument& a) { __VA_ARGS__; }      \
+    static TYPE get([[maybe_unused]] const Argument& a) { __VA_ARGS__; } \
   };
 TPU_KIND(Value, Value, return a.values.at(0))
 TPU_KIND(std::optional<Value>, OptValue, if (!a.given) return std::nullopt; return a.values.at(0))
 TPU_KIND(Values, Values, return a.values)
-TPU_KIND(std::vector<std::optional<Value>>, OptValues,
-         std::vector<std::optional<Value>> out;
-         for (Value v : a.values) out.push_back(v ? std::optional<Value>(v) : std::nullopt);
-         return out)
+TPU_KIND(std::vector<std::optional<Value>>, OptValues, std::vector<std::optional<Value>> out;
+         for (Value v : a.values) out.push_back(v ? std::optional<Value>(v) : std::nullopt); return out)
 TPU_KIND(Scale, Scale, return {a.values.empty() ? Value() : a.values[0], a.zero, a.one})
 TPU_KIND(Dim, Dim, return {a.i})
 TPU_KIND(Axes, Axes, return {a.dims, !a.given})
@@ -265,6 +288,5 @@ struct Registrar {
 
 // TPU_LOWER("_softmax", [](Value x, Dim dim, bool half_to_float) { ... }, {options});
 // Registers the functional overload; its in-place and out= forms are found from the schemas.
-#define TPU_LOWER(...)                                                              \
-  static const ::tpu::lowering::Registrar TPU_CONCAT(tpu_lower_, __COUNTER__)(      \
-      __FILE__, __LINE__, __VA_ARGS__)
+#define TPU_LOWER(...) \
+  static const ::tpu::lowering::Registrar TPU_CONCAT(tpu_lower_, __COUNTER__)(__FILE__, __LINE__, __VA_ARGS__)

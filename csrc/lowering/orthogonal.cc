@@ -16,9 +16,9 @@ Value legendre(Value x, Value k, Value q, Value p) { return ((k * 2 + 1) * x * q
 
 struct Family {
   const char* name;
-  double slope, offset;        // p_1 = slope x + offset
+  double slope, offset;  // p_1 = slope x + offset
   Recurrence next;
-  bool shifted = false;        // of 2x - 1
+  bool shifted = false;  // of 2x - 1
 };
 
 // p_0 = 1; 0 below degree 0.
@@ -54,9 +54,11 @@ constexpr Family kFamilies[] = {
 
 const bool registered = [] {
   for (const Family& family : kFamilies) {
-    Registrar(__FILE__, __LINE__, family.name, [&family](Value x, Value n) {
-      return pointwise(Rule::Float, {x, n}, [&](const Values& v) { return polynomial(family, v[0], v[1]); });
-    }, {.host_scalars = true});
+    Registrar(__FILE__, __LINE__, family.name,
+              [&family](Value x, Value n) {
+                return pointwise(Rule::Float, {x, n}, [&](const Values& v) { return polynomial(family, v[0], v[1]); });
+              },
+              {.host_scalars = true});
   }
   return true;
 }();

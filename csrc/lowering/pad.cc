@@ -10,23 +10,27 @@ namespace tpu::lowering {
 namespace {
 
 // `padding` is (low, high) of the last dimension, then of the one before, ...
-TPU_LOWER("constant_pad_nd", [](Value x, Dims padding, Value value) {
-  TPU_CHECK(padding.size() % 2 == 0, "Length of pad must be even but instead it equals ", padding.size());
-  TPU_CHECK(x.rank() * 2 >= static_cast<int64_t>(padding.size()),
-            "Length of pad should be no more than twice the number of dimensions of the input. Pad length is ",
-            padding.size(), "while the input has ", x.rank(), "dimensions.");
-  const Dims zeros(at(x.rank()), 0);
-  Dims low = zeros, high = zeros;
-  for (size_t i = 0; i < padding.size() / 2; ++i) {
-    const size_t d = at(x.rank()) - 1 - i;
-    low[d] = padding[2 * i];
-    high[d] = padding[2 * i + 1];
-    TPU_CHECK(x.dims()[d] + low[d] + high[d] >= 0, "The input size ", x.dims()[d], ", plus negative padding ", low[d],
-              " and ", high[d], " resulted in a negative output size, which is invalid. Check dimension ", d,
-              " of your input.");
-  }
-  return pad(x, cast(value, x.dtype()), low, high, zeros);
-}, {.no_meta = true});
+TPU_LOWER("constant_pad_nd",
+          [](Value x, Dims padding, Value value) {
+            TPU_CHECK(padding.size() % 2 == 0, "Length of pad must be even but instead it equals ", padding.size());
+            TPU_CHECK(
+                x.rank() * 2 >= static_cast<int64_t>(padding.size()),
+                "Length of pad should be no more than twice the number of dimensions of the input. Pad length is ",
+                padding.size(), "while the input has ", x.rank(), "dimensions.");
+            const Dims zeros(at(x.rank()), 0);
+            Dims low = zeros, high = zeros;
+            for (size_t i = 0; i < padding.size() / 2; ++i) {
+              const size_t d = at(x.rank()) - 1 - i;
+              low[d] = padding[2 * i];
+              high[d] = padding[2 * i + 1];
+              TPU_CHECK(x.dims()[d] + low[d] + high[d] >= 0, "The input size ", x.dims()[d], ", plus negative padding ",
+                        low[d], " and ", high[d],
+                        " resulted in a negative output size, which is invalid. Check dimension ", d,
+                        " of your input.");
+            }
+            return pad(x, cast(value, x.dtype()), low, high, zeros);
+          },
+          {.no_meta = true});
 
 enum class Border { Reflect, Replicate };
 

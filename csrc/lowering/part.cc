@@ -33,7 +33,8 @@ Value set_slice(Value x, Value part, int64_t dim, std::optional<Value> start, in
   Value here = full(x.graph(), {PRED, part.dims()}, true);
   here = pad_dim(here, d, 0, 0, false, step - 1);
   Value spread = pad_dim(part, d, 0, 0, 0, step - 1);
-  return where(set_part(full(x.graph(), {PRED, x.dims()}, false), here, d, at), set_part(zeros(x, x.dims()), spread, d, at), x);
+  return where(set_part(full(x.graph(), {PRED, x.dims()}, false), here, d, at),
+               set_part(zeros(x, x.dims()), spread, d, at), x);
 }
 
 // The diagonal's elements, last in `part`, laid into the last two dimensions of x.
@@ -62,9 +63,8 @@ Value set_diagonal(Value x, Value part, int64_t offset, int64_t dim1, int64_t di
 
 }  // namespace
 
-TPU_LOWER("select_backward", [](Value dy, Dims sizes, int64_t dim, Value index) {
-  return set_select(zeros(dy, sizes), dy, dim, index);
-});
+TPU_LOWER("select_backward",
+          [](Value dy, Dims sizes, int64_t dim, Value index) { return set_select(zeros(dy, sizes), dy, dim, index); });
 TPU_LOWER("select_scatter", [](Value x, Value part, int64_t dim, Value index) {
   return set_select(x, convert(part, x.dtype()), dim, index);
 });
@@ -92,7 +92,7 @@ TPU_LOWER("unfold_backward", [](Value dy, Dims sizes, int64_t dim, int64_t size,
   if (sizes.empty()) return reshape(dy, sizes);
   const int64_t d = wrap_dim(dim, dx.rank(), "unfold"), windows = dy.dim(d), n = sizes[static_cast<size_t>(d)];
   if (dy.numel() == 0) return dx;
-  if (size > 32) {   // a pad for each place would be a long program
+  if (size > 32) {  // a pad for each place would be a long program
     Value places = full(dy.graph(), {S32, {windows, size}}, 0);
     Value at = reshape(iota_like(places, 0, S32) * step + iota_like(places, 1, S32), {windows * size});
     Dims flat = sizes;
@@ -124,7 +124,8 @@ TPU_LOWER("masked_scatter", [](Value x, Value mask, Value source) {
   if (numel(dims) == 0) return broadcast_to(x, dims);
   Value here = reshape(broadcast_to(convert(mask, PRED), dims), {numel(dims)});
   Value rank = rank_among_true(here);
-  check_not(ge(max(rank, 0), source.numel()), ErrorKind::Runtime, "Number of elements of source < number of ones in mask");
+  check_not(ge(max(rank, 0), source.numel()), ErrorKind::Runtime,
+            "Number of elements of source < number of ones in mask");
   if (source.numel() == 0) return broadcast_to(x, dims);
   Value taken = take(reshape(source, {source.numel()}), maximum(rank, 0), 0);
   return where(reshape(here, dims), reshape(taken, dims), broadcast_to(x, dims));

@@ -55,7 +55,9 @@ bool is_number(Value x) { return x.dtype() != PRED; }
 
 // Integers and PRED are whole and finite already.
 template <Value (*f)(Value)>
-Value of_floats(Value x) { return is_real_floating(x) ? f(x) : x; }
+Value of_floats(Value x) {
+  return is_real_floating(x) ? f(x) : x;
+}
 
 Value absolute(Value x) {
   const DType t = x.dtype();

@@ -16,15 +16,15 @@ Value operand(Value v, DType t);
 Value unrounded_operand(Value v, DType t);
 
 enum class Rule {
-  Same,          // the common dtype; 16-bit floats are computed in f32
-  Float,         // as Same, but integers become the default float
-  Raw,           // the common dtype as it is
-  Test,          // as Raw; the result is PRED whatever the operands are
+  Same,   // the common dtype; 16-bit floats are computed in f32
+  Float,  // as Same, but integers become the default float
+  Raw,    // the common dtype as it is
+  Test,   // as Raw; the result is PRED whatever the operands are
 };
 
 // Kinds of dtypes that CPU PyTorch has no kernel for: the call raises NotImplementedError, naming it.
 struct Refused {
-  const char* kernel = nullptr;                 // "bitwise_and_cpu"
+  const char* kernel = nullptr;  // "bitwise_and_cpu"
   bool (*refuses)(DType) = nullptr;
   void check(DType t) const;
 };
@@ -39,7 +39,7 @@ struct UnaryRow {
   Refused refused = {};
 };
 struct BinaryRow {
-  std::initializer_list<const char*> names;     // overloads: Tensor and Scalar forms are alike
+  std::initializer_list<const char*> names;  // overloads: Tensor and Scalar forms are alike
   Rule rule;
   Value (*f)(Value, Value);
   Refused refused = {};

@@ -115,15 +115,17 @@ Value heaviside(Value x, Value at_zero) {
 Value gcd(Value x, Value y) {
   auto [a, b] = broadcast_pair("gcd", x, y);
   if (is_signed_integer(a.dtype())) a = abs(a), b = abs(b);
-  return while_({a, b}, [](const Values& s) { return any(ne(s[1], 0), Axes(all_dims(s[1]))); }, [](const Values& s) {
-    Value done = eq(s[1], 0);
-    return Values{where(done, s[0], s[1]), where(done, s[1], s[0] % where(done, like(s[1], 1), s[1]))};
-  })[0];
+  return while_(
+      {a, b}, [](const Values& s) { return any(ne(s[1], 0), Axes(all_dims(s[1]))); },
+      [](const Values& s) {
+        Value done = eq(s[1], 0);
+        return Values{where(done, s[0], s[1]), where(done, s[1], s[0] % where(done, like(s[1], 1), s[1]))};
+      })[0];
 }
 
 Value lcm(Value x, Value y) {
   const DType t = x.dtype();
-  if (byte_size(t) < 4) return convert(lcm(convert(x, S32), convert(y, S32)), t);   // C's promotion: |.| before wrapping
+  if (byte_size(t) < 4) return convert(lcm(convert(x, S32), convert(y, S32)), t);  // C's promotion: |.| before wrapping
   auto [a, b] = broadcast_pair("lcm", x, y);
   Value g = gcd(a, b), r = where(eq(g, 0), g, a / where(eq(g, 0), like(g, 1), g) * b);
   return is_signed_integer(r.dtype()) ? abs(r) : r;
@@ -144,35 +146,45 @@ Value divide_by_mode(Value x, Value y, const std::optional<std::string>& mode) {
 
 }  // namespace
 
-TPU_LOWER("add.Tensor", [](Value x, Value y, Scale alpha) {
-  return arithmetic(x, y, false, [&](Value a, Value b) { return a + scaled(b, alpha); });
-}, {.host_scalars = true});
+TPU_LOWER("add.Tensor",
+          [](Value x, Value y, Scale alpha) {
+            return arithmetic(x, y, false, [&](Value a, Value b) { return a + scaled(b, alpha); });
+          },
+          {.host_scalars = true});
 
-TPU_LOWER("sub.Tensor", [](Value x, Value y, Scale alpha) {
-  return arithmetic(x, y, false, [&](Value a, Value b) { return a - scaled(b, alpha); });
-}, {.host_scalars = true});
+TPU_LOWER("sub.Tensor",
+          [](Value x, Value y, Scale alpha) {
+            return arithmetic(x, y, false, [&](Value a, Value b) { return a - scaled(b, alpha); });
+          },
+          {.host_scalars = true});
 
-TPU_LOWER("rsub.Tensor", [](Value x, Value y, Scale alpha) {
-  return arithmetic(x, y, false, [&](Value a, Value b) { return b - scaled(a, alpha); });
-}, {.host_scalars = true});
+TPU_LOWER("rsub.Tensor",
+          [](Value x, Value y, Scale alpha) {
+            return arithmetic(x, y, false, [&](Value a, Value b) { return b - scaled(a, alpha); });
+          },
+          {.host_scalars = true});
 
-TPU_LOWER("mul.Tensor", [](Value x, Value y) {
-  return arithmetic(x, y, false, [](Value a, Value b) { return a * b; });
-}, {.host_scalars = true});
+TPU_LOWER("mul.Tensor",
+          [](Value x, Value y) { return arithmetic(x, y, false, [](Value a, Value b) { return a * b; }); },
+          {.host_scalars = true});
 
 TPU_LOWER("div.Tensor", [](Value x, Value y) { return divide_by_mode(x, y, std::nullopt); }, {.host_scalars = true});
 TPU_LOWER("div.Tensor_mode", divide_by_mode, {.host_scalars = true});
 TPU_LOWER("floor_divide", [](Value x, Value y) { return divide_by_mode(x, y, "floor"); }, {.host_scalars = true});
 
 // The sign of the divisor; fmod: of the dividend.
-TPU_LOWER({"remainder.Tensor", "remainder.Scalar_Tensor"}, [](Value x, Value y) {
-  Refused{"remainder_cpu", bool_or_complex}.check(common_dtype({x, y}));
-  return arithmetic(x, y, false, python_mod);
-}, {.host_scalars = true});
-TPU_LOWER("fmod.Tensor", [](Value x, Value y) {
-  Refused{"fmod_cpu", bool_or_complex}.check(common_dtype({x, y}));
-  return arithmetic(x, y, false, c_mod);
-}, {.host_scalars = true});
+TPU_LOWER({"remainder.Tensor", "remainder.Scalar_Tensor"},
+          [](Value x, Value y) {
+            Refused{"remainder_cpu", bool_or_complex}.check(common_dtype({x, y}));
+            return arithmetic(x, y, false, python_mod);
+          },
+          {.host_scalars = true});
+TPU_LOWER("fmod.Tensor",
+          [](Value x, Value y) {
+            Refused{"fmod_cpu", bool_or_complex}.check(common_dtype({x, y}));
+            return arithmetic(x, y, false, c_mod);
+          },
+          {.host_scalars = true});
 
 TPU_LOWER_BINARY({
     {{"atan2"}, Rule::Float, arc_tangent},
@@ -207,20 +219,29 @@ TPU_LOWER("frexp.Tensor", [](Value self) {
 });
 
 // self + value t1 t2,  self + value t1 / t2
-TPU_LOWER("addcmul", [](Value self, Value t1, Value t2, Scale value) {
-  return pointwise(Rule::Same, {self, t1, t2}, [&](const Values& v) { return v[0] + scaled(v[1], value) * v[2]; });
-}, {.host_scalars = true});
+TPU_LOWER("addcmul",
+          [](Value self, Value t1, Value t2, Scale value) {
+            return pointwise(Rule::Same, {self, t1, t2},
+                             [&](const Values& v) { return v[0] + scaled(v[1], value) * v[2]; });
+          },
+          {.host_scalars = true});
 
-TPU_LOWER("addcdiv", [](Value self, Value t1, Value t2, Scale value) {
-  return pointwise(Rule::Same, {self, t1, t2}, [&](const Values& v) { return v[0] + scaled(v[1] / v[2], value); });
-}, {.host_scalars = true});
+TPU_LOWER("addcdiv",
+          [](Value self, Value t1, Value t2, Scale value) {
+            return pointwise(Rule::Same, {self, t1, t2},
+                             [&](const Values& v) { return v[0] + scaled(v[1] / v[2], value); });
+          },
+          {.host_scalars = true});
 
 // self + weight (end - self), from whichever end is nearer
-TPU_LOWER({"lerp.Tensor", "lerp.Scalar"}, [](Value self, Value end, Value weight) {
-  const DType t = common_dtype({self, end});
-  Value a = operand(self, t), b = operand(end, t), w = is_weak(weight) ? convert(weight, a.dtype()) : operand(weight, t);
-  Value d = b - a;
-  return convert(where(lt(abs(w), 0.5), a + w * d, b - d * (1 - w)), t);
-}, {.host_scalars = true});
+TPU_LOWER({"lerp.Tensor", "lerp.Scalar"},
+          [](Value self, Value end, Value weight) {
+            const DType t = common_dtype({self, end});
+            Value a = operand(self, t), b = operand(end, t),
+                  w = is_weak(weight) ? convert(weight, a.dtype()) : operand(weight, t);
+            Value d = b - a;
+            return convert(where(lt(abs(w), 0.5), a + w * d, b - d * (1 - w)), t);
+          },
+          {.host_scalars = true});
 
 }  // namespace tpu::lowering

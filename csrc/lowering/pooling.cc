@@ -41,7 +41,7 @@ Extreme max_by_places(Value x, const Windows& w, const Dims& dims) {
   Value padded = padded_for(x, w, lowest(graph(), x.dtype()));
   Value best = broadcast_to(lowest(graph(), x.dtype()), dims);
   Value base = corner(w, dims, false);
-  Value offset = convert(corner(w, dims, true) - base, S32);   // half the width of the index
+  Value offset = convert(corner(w, dims, true) - base, S32);  // half the width of the index
   for (const Dims& place : places(w.kernel)) {
     Value v = at_place(padded, w, place);
     Value wins = is_floating(x.dtype()) ? gt(v, best) | is_nan(v) : gt(v, best);
@@ -66,13 +66,13 @@ Extreme max_by_window(Value x, const Windows& w) {
   }
   Values out = reduce_window({x, index}, {lowest(graph(), x.dtype()), highest(graph(), S64)}, window,
                              [&](const Values& a, const Values& b) {
-    Value first = gt(a[0], b[0]) | (eq(a[0], b[0]) & lt(a[1], b[1]));
-    if (is_floating(x.dtype())) {
-      Value nan_a = is_nan(a[0]), number_b = !is_nan(b[0]);
-      first = (first & number_b) | (nan_a & (number_b | gt(a[1], b[1])));
-    }
-    return Values{select(first, a[0], b[0]), select(first, a[1], b[1])};
-  });
+                               Value first = gt(a[0], b[0]) | (eq(a[0], b[0]) & lt(a[1], b[1]));
+                               if (is_floating(x.dtype())) {
+                                 Value nan_a = is_nan(a[0]), number_b = !is_nan(b[0]);
+                                 first = (first & number_b) | (nan_a & (number_b | gt(a[1], b[1])));
+                               }
+                               return Values{select(first, a[0], b[0]), select(first, a[1], b[1])};
+                             });
   return {out[0], out[1]};
 }
 
@@ -130,7 +130,8 @@ Value max_pool_gradient(Value dy, Value index, const Windows& w, const Dims& dim
 
 namespace {
 
-Values max_pool_any(size_t n, Value x, const Dims& kernel, const Dims& stride, const Dims& padding, const Dims& dilation) {
+Values max_pool_any(size_t n, Value x, const Dims& kernel, const Dims& stride, const Dims& padding,
+                    const Dims& dilation) {
   const Dims& out = result_type(0).dims;
   Extreme best = max_pool(x, windows(n, x.dims(), out, kernel, stride, padding, dilation), out);
   return {best.value, best.index};
@@ -144,20 +145,20 @@ Value max_pool_backward(size_t n, Value dy, Value x, const Dims& kernel, const D
 
 TPU_LOWER("max_pool2d_with_indices",
           [](Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, [[maybe_unused]] bool ceil_mode) {
-  return max_pool_any(2, x, kernel, stride, padding, dilation);
-});
+            return max_pool_any(2, x, kernel, stride, padding, dilation);
+          });
 TPU_LOWER("max_pool2d_with_indices_backward",
           [](Value dy, Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, Unused, Value index) {
-  return max_pool_backward(2, dy, x, kernel, stride, padding, dilation, index);
-});
+            return max_pool_backward(2, dy, x, kernel, stride, padding, dilation, index);
+          });
 TPU_LOWER("max_pool3d_with_indices",
           [](Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, [[maybe_unused]] bool ceil_mode) {
-  return max_pool_any(3, x, kernel, stride, padding, dilation);
-});
+            return max_pool_any(3, x, kernel, stride, padding, dilation);
+          });
 TPU_LOWER("max_pool3d_with_indices_backward",
           [](Value dy, Value x, Dims kernel, Dims stride, Dims padding, Dims dilation, Unused, Value index) {
-  return max_pool_backward(3, dy, x, kernel, stride, padding, dilation, index);
-});
+            return max_pool_backward(3, dy, x, kernel, stride, padding, dilation, index);
+          });
 
 // ---- Average -----------------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ Value window_sum(Value x, const Windows& w, size_t i) {
   const int64_t d = w.first + static_cast<int64_t>(i), k = w.kernel[i], s = w.stride[i], out = w.out[i];
   const int64_t reach = (out - 1) * s + k;
   x = pad_dim(x, d, w.padding[i], reach - w.in[i] - w.padding[i]);
-  if (out == 1 || s == k) {   // side by side: a reduction
+  if (out == 1 || s == k) {  // side by side: a reduction
     Dims split = x.dims();
     split[at(d)] = k;
     split.insert(split.begin() + d, out);
@@ -189,7 +190,8 @@ Value window_sum(Value x, const Windows& w, size_t i) {
 
 // The transpose of window_sum: every place gets the sum of the windows it belongs to.
 Value window_spread(Value g, const Windows& w, size_t i) {
-  const int64_t d = w.first + static_cast<int64_t>(i), k = w.kernel[i], s = w.stride[i], out = w.out[i], p = w.padding[i];
+  const int64_t d = w.first + static_cast<int64_t>(i), k = w.kernel[i], s = w.stride[i], out = w.out[i],
+                p = w.padding[i];
   if (out == 1 || s == k) {
     Dims split = g.dims(), joined = g.dims(), from;
     split.insert(split.begin() + d + 1, k);

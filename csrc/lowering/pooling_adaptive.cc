@@ -85,7 +85,8 @@ struct Running {
 // The j-th place of each window along one dimension; shorter windows repeat their last.
 std::vector<int64_t> nth_places(int64_t in, int64_t out, int64_t j) {
   std::vector<int64_t> places;
-  for (int64_t o = 0; o < out; ++o) places.push_back(std::min(window_start(o, in, out) + j, window_end(o, in, out) - 1));
+  for (int64_t o = 0; o < out; ++o)
+    places.push_back(std::min(window_start(o, in, out) + j, window_end(o, in, out) - 1));
   return places;
 }
 
@@ -101,7 +102,8 @@ Values adaptive_max(Value x, const Dims& size, size_t n) {
   for (size_t i = x.dims().size() - n; i < x.dims().size(); ++i) {
     longest.push_back(0);
     for (int64_t o = 0; o < out[i]; ++o) {
-      longest.back() = std::max(longest.back(), window_end(o, x.dims()[i], out[i]) - window_start(o, x.dims()[i], out[i]));
+      longest.back() =
+          std::max(longest.back(), window_end(o, x.dims()[i], out[i]) - window_start(o, x.dims()[i], out[i]));
     }
   }
   Running running;
@@ -143,7 +145,8 @@ Value fractional_starts(Value u, int64_t in, int64_t out, int64_t k) {
   // Number by number in the samples' dtype, as on the CPU.
   Value sample = broadcast_in_dim(u, dims, {0, 1});
   const double exact = static_cast<double>(in - k) / static_cast<double>(out - 1);
-  const double alpha = u.dtype() == F64 ? exact : static_cast<double>(static_cast<float>(in - k) / static_cast<float>(out - 1));
+  const double alpha =
+      u.dtype() == F64 ? exact : static_cast<double>(static_cast<float>(in - k) / static_cast<float>(out - 1));
   Value start = convert((convert(o, u.dtype()) + sample) * alpha, S64) - convert(sample * alpha, S64);
   return where(eq(o, out - 1), last, start);
 }
@@ -186,12 +189,16 @@ TPU_LOWER("fractional_max_pool2d",
           [](Value x, Dims kernel, Dims size, Value samples) { return fractional_max(x, kernel, size, samples, 2); });
 TPU_LOWER("fractional_max_pool3d",
           [](Value x, Dims kernel, Dims size, Value samples) { return fractional_max(x, kernel, size, samples, 3); });
-TPU_LOWER("fractional_max_pool2d_backward", [](Value dy, Value x, Unused, Unused, Value index) {
-  return convert(scatter_to_plane(dy, index, x.dims(), 2), x.dtype());
-}, {.no_meta = true});
-TPU_LOWER("fractional_max_pool3d_backward", [](Value dy, Value x, Unused, Unused, Value index) {
-  return convert(scatter_to_plane(dy, index, x.dims(), 3), x.dtype());
-}, {.no_meta = true});
+TPU_LOWER("fractional_max_pool2d_backward",
+          [](Value dy, Value x, Unused, Unused, Value index) {
+            return convert(scatter_to_plane(dy, index, x.dims(), 2), x.dtype());
+          },
+          {.no_meta = true});
+TPU_LOWER("fractional_max_pool3d_backward",
+          [](Value dy, Value x, Unused, Unused, Value index) {
+            return convert(scatter_to_plane(dy, index, x.dims(), 3), x.dtype());
+          },
+          {.no_meta = true});
 
 // ---- Unpooling: out.flat[plane, index] = x ------------------------------------------------------
 
@@ -200,8 +207,10 @@ Value unpool(Value x, Value index, const Dims& size) {
   const int64_t plane = numel(size), rows = plane == 0 ? 0 : numel(dims) / plane;
   if (x.numel() == 0 || rows == 0) return full(graph(), {x.dtype(), dims}, 0);
   const int64_t each = x.numel() / rows;
-  const ScatterDims where_to{.inserted_window_dims = {1}, .input_batching_dims = {0},
-                             .scatter_indices_batching_dims = {0}, .scatter_dims_to_operand_dims = {1},
+  const ScatterDims where_to{.inserted_window_dims = {1},
+                             .input_batching_dims = {0},
+                             .scatter_indices_batching_dims = {0},
+                             .scatter_dims_to_operand_dims = {1},
                              .index_vector_dim = 2};
   Value out = scatter(full(graph(), {x.dtype(), {rows, plane}}, 0), reshape(index, {rows, each}),
                       reshape(x, {rows, each}), where_to, [](Value, Value b) { return b; });

@@ -9,11 +9,12 @@ namespace {
 
 // x^n for n >= 0, wrapping, by squaring: XLA's power looks at few bits of the exponent.
 Value power_by_squaring(Value x, Value n) {
-  return while_({like(x, 1), x, n}, [](const Values& s) { return any(ne(s[2], 0), hlo::Axes(all_dims(s[2]))); },
-                [](const Values& s) {
-                  Value product = where(ne(s[2] & 1, 0), s[0] * s[1], s[0]);
-                  return Values{product, s[1] * s[1], shift_right_logical(s[2], like(s[2], 1))};
-                })[0];
+  return while_(
+      {like(x, 1), x, n}, [](const Values& s) { return any(ne(s[2], 0), hlo::Axes(all_dims(s[2]))); },
+      [](const Values& s) {
+        Value product = where(ne(s[2] & 1, 0), s[0] * s[1], s[0]);
+        return Values{product, s[1] * s[1], shift_right_logical(s[2], like(s[2], 1))};
+      })[0];
 }
 
 // Negative exponents of integers: 1 / x rounded toward zero, so 0 unless x is 1 or -1; 0 for x = 0.

@@ -16,7 +16,6 @@ int category(DType t) {
 
 DType signed_of_width(int bytes) { return bytes == 1 ? S8 : bytes == 2 ? S16 : bytes == 4 ? S32 : S64; }
 
-
 }  // namespace
 
 DType promote_types(DType a, DType b) {
@@ -32,9 +31,9 @@ DType promote_types(DType a, DType b) {
     if (a == F64 || b == F64) return F64;
     if (a == F32 || b == F32) return F32;
     const bool f8a = byte_size(a) == 1, f8b = byte_size(b) == 1;
-    TPU_CHECK(!(f8a || f8b), "Promotion for Float8 Types is not supported, attempted to promote ", short_name(a), " and ",
-              short_name(b));
-    return F32;   // F16 with BF16
+    TPU_CHECK(!(f8a || f8b), "Promotion for Float8 Types is not supported, attempted to promote ", short_name(a),
+              " and ", short_name(b));
+    return F32;  // F16 with BF16
   }
   if (cb == 0) return a;
   const bool sa = is_signed_integer(a), sb = is_signed_integer(b);
@@ -55,21 +54,29 @@ DType number_dtype(const Literal& number) {
 }
 
 DType common_dtype(const std::vector<Value>& operands, std::optional<Literal> number) {
-  std::optional<DType> level[3];   // with dimensions, rank 0, Python numbers
+  std::optional<DType> level[3];  // with dimensions, rank 0, Python numbers
   const auto add = [&](size_t at, DType t) { level[at] = level[at] ? promote_types(*level[at], t) : t; };
   for (Value v : operands) {
     const DType t = v.dtype();
-    if (!is_weak(v)) add(v.rank() == 0 ? 1 : 0, t);
-    else add(2, is_complex(t) ? complex_of(compute_dtype(call().default_dtype)) : is_floating(t) ? call().default_dtype : t);   // whatever width it was uploaded in
+    if (!is_weak(v))
+      add(v.rank() == 0 ? 1 : 0, t);
+    else
+      add(2, is_complex(t)    ? complex_of(compute_dtype(call().default_dtype))
+             : is_floating(t) ? call().default_dtype
+                              : t);  // whatever width it was uploaded in
   }
   if (number) add(2, number_dtype(*number));
   std::optional<DType> result;
   for (const auto& t : level) {
     if (!t) continue;
-    if (!result) result = t;
-    else if (category(*t) <= category(*result)) continue;
-    else if (is_floating(*result)) result = promote_types(*result, C64);   // *t is complex: the float's width stays
-    else result = t;
+    if (!result)
+      result = t;
+    else if (category(*t) <= category(*result))
+      continue;
+    else if (is_floating(*result))
+      result = promote_types(*result, C64);  // *t is complex: the float's width stays
+    else
+      result = t;
   }
   TPU_INTERNAL(result.has_value(), "no operand to take a dtype from");
   return *result;
@@ -96,10 +103,14 @@ void check_fits(DType t, const std::vector<Literal>& numbers) {
     const char* name;
   };
   static constexpr Range kRanges[] = {
-      {S8, -128, 127, "int8_t"},         {U8, -255, 255, "uint8_t"},
-      {S16, -32768, 32767, "int16_t"},   {U16, -65535, 65535, "uint16_t"},
-      {S32, -0x1p31, 0x1p31 - 1, "int"}, {U32, -0x1p32 + 1, 0x1p32 - 1, "uint32_t"},
-      {S64, -0x1p63, 0x1p63, "int64_t"}, {F16, -65504, 65504, "at::Half"},
+      {S8, -128, 127, "int8_t"},
+      {U8, -255, 255, "uint8_t"},
+      {S16, -32768, 32767, "int16_t"},
+      {U16, -65535, 65535, "uint16_t"},
+      {S32, -0x1p31, 0x1p31 - 1, "int"},
+      {U32, -0x1p32 + 1, 0x1p32 - 1, "uint32_t"},
+      {S64, -0x1p63, 0x1p63, "int64_t"},
+      {F16, -65504, 65504, "at::Half"},
       {F32, -0x1.fffffep127, 0x1.fffffep127, "float"},
   };
   for (const Range& range : kRanges) {

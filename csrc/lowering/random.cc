@@ -10,7 +10,8 @@ namespace tpu::lowering {
 
 int mantissa_digits(DType t) {
   switch (t) {
-    case F64: case C128: return 53;
+    case F64:
+    case C128: return 53;
     case F16: return 11;
     case BF16: return 8;
     default: return 24;
@@ -20,13 +21,14 @@ int mantissa_digits(DType t) {
 Value Stream::bits(DType word, const Dims& dims) {
   Graph& graph = random_.seed.graph();
   const Type type{word, dims};
-  const uint64_t high = draw_++ << 40;   // rounds of a loop count below
+  const uint64_t high = draw_++ << 40;  // rounds of a loop count below
   if (type.numel() == 0) return full(graph, type, 0);
   Value counter = scalar(graph, U64, high);
   if (round_) counter = counter + round_;
   Value state = concatenate({reshape(random_.seed, {1}), reshape(random_.offset, {1}), reshape(counter, {1})}, 0);
   const auto per_counter = word == U64 ? 2 : 4;
-  call().random_count = std::max<uint64_t>(call().random_count, static_cast<uint64_t>((type.numel() + per_counter - 1) / per_counter));
+  call().random_count =
+      std::max<uint64_t>(call().random_count, static_cast<uint64_t>((type.numel() + per_counter - 1) / per_counter));
   return rng_bit_generator(state, type, RngAlgorithm::PHILOX).output;
 }
 Value Stream::bits32(const Dims& dims) { return bits(U32, dims); }
@@ -92,23 +94,29 @@ double real(const Literal& v) { return v.number().real(); }
 // ---- uniform, normal ---------------------------------------------------------------------------
 
 // from + (to - from) u; where rounding gives `to` itself: from.
-TPU_LOWER("uniform_", [](Value self, Value from, Value to, Random random) {
-  require_floating(self, "check_uniform_bounds");
-  const DType t = random_dtype(self.dtype());
-  Value low = number(from, t), high = number(to, t);
-  Value u = Stream(random).uniform(self.dtype(), self.dims());
-  Value x = cast(low + (high - low) * u, self.dtype());
-  return where(ge(x, cast(high, self.dtype())), cast(low, self.dtype()), x);
-}, {.check = [](DType dtype, const std::vector<Literal>& v) {
-  const double from = real(v[0]), to = real(v[1]);
-  const double top = dtype == F64 ? 1.7976931348623157e308 : dtype == F16 ? 65504 : dtype == BF16 ? 3.3895313892515355e38 : 3.4028234663852886e38;
-  const char* name = dtype == F64 ? "double" : dtype == F16 ? "Half" : dtype == BF16 ? "BFloat16" : "float";
-  TPU_CHECK(from >= -top && from <= top, "from is out of bounds for ", name);
-  TPU_CHECK(to >= -top && to <= top, "to is out of bounds for ", name);
-  TPU_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
-  TPU_CHECK(to - from <= top, "uniform_ expects to-from <= std::numeric_limits<scalar_t>::max(), but found to=", to, " and from=", from,
-            " which result in to-from to exceed the limit");
-}});
+TPU_LOWER("uniform_",
+          [](Value self, Value from, Value to, Random random) {
+            require_floating(self, "check_uniform_bounds");
+            const DType t = random_dtype(self.dtype());
+            Value low = number(from, t), high = number(to, t);
+            Value u = Stream(random).uniform(self.dtype(), self.dims());
+            Value x = cast(low + (high - low) * u, self.dtype());
+            return where(ge(x, cast(high, self.dtype())), cast(low, self.dtype()), x);
+          },
+          {.check = [](DType dtype, const std::vector<Literal>& v) {
+            const double from = real(v[0]), to = real(v[1]);
+            const double top = dtype == F64    ? 1.7976931348623157e308
+                               : dtype == F16  ? 65504
+                               : dtype == BF16 ? 3.3895313892515355e38
+                                               : 3.4028234663852886e38;
+            const char* name = dtype == F64 ? "double" : dtype == F16 ? "Half" : dtype == BF16 ? "BFloat16" : "float";
+            TPU_CHECK(from >= -top && from <= top, "from is out of bounds for ", name);
+            TPU_CHECK(to >= -top && to <= top, "to is out of bounds for ", name);
+            TPU_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
+            TPU_CHECK(to - from <= top,
+                      "uniform_ expects to-from <= std::numeric_limits<scalar_t>::max(), but found to=", to,
+                      " and from=", from, " which result in to-from to exceed the limit");
+          }});
 
 // A complex normal has its variance shared by both parts.
 Value standard_normal(Random random, DType t, const Dims& dims) {
@@ -119,7 +127,8 @@ Value standard_normal(Random random, DType t, const Dims& dims) {
 }
 
 void check_std(DType, const std::vector<Literal>& v) {
-  for (const Literal& std : {v.back()}) TPU_CHECK(real(std) >= 0, "normal expects std >= 0.0, but found std ", real(std));
+  for (const Literal& std : {v.back()})
+    TPU_CHECK(real(std) >= 0, "normal expects std >= 0.0, but found std ", real(std));
 }
 
 Value fill_normal(Value self, Value mean, Value std, Random random) {
@@ -216,7 +225,8 @@ Value random_between(Value self, Value from, Value to, Random random) {
 }
 
 void check_in_range(DType dtype, const Literal& number, const char* name) {
-  if (is_complex(dtype)) fail(ErrorKind::Runtime, "check_random_bounds handles only integral, floating-point and boolean types");
+  if (is_complex(dtype))
+    fail(ErrorKind::Runtime, "check_random_bounds handles only integral, floating-point and boolean types");
   const int64_t v = number.bits();
   bool fits = true;
   const char* type = "";
@@ -236,28 +246,35 @@ void check_in_range(DType dtype, const Literal& number, const char* name) {
 }
 
 void check_bounds(DType dtype, const Literal& from, const Literal& to) {
-  TPU_CHECK(from.bits() < to.bits(), "random_ expects 'from' to be less than 'to', but got from=", from.bits(), " >= to=", to.bits());
+  TPU_CHECK(from.bits() < to.bits(), "random_ expects 'from' to be less than 'to', but got from=", from.bits(),
+            " >= to=", to.bits());
   check_in_range(dtype, from, "from");
   check_in_range(dtype, Literal(to.bits() - 1), "to - 1");
 }
 
-TPU_LOWER("random_.to", [](Value self, Value to, Random random) {
-  return random_between(self, scalar(graph(), S64, 0), to, random);
-}, {.check = [](DType dtype, const std::vector<Literal>& v) { check_bounds(dtype, 0, v[0]); }});
+TPU_LOWER("random_.to",
+          [](Value self, Value to, Random random) { return random_between(self, scalar(graph(), S64, 0), to, random); },
+          {.check = [](DType dtype, const std::vector<Literal>& v) { check_bounds(dtype, 0, v[0]); }});
 
 // Without `to`: up to the largest number, included.
-TPU_LOWER("random_.from", [](Value self, Value from, std::optional<Value> to, Random random) {
-  if (to) return random_between(self, from, *to, random);
-  const DType t = self.dtype();
-  require_random_dtype(t);
-  Graph& g = graph();
-  Value top = is_floating(t) ? scalar(g, S64, int64_t{1} << mantissa_digits(t)) : t == PRED ? scalar(g, S64, 1) : convert(highest(g, t), S64);
-  Value low = is_floating(t) ? round_up(convert(from, S64), t) : convert(from, S64);
-  return cast(integers(random, self.type(), low, bitcast_convert(top - low + 1, U64)), t);
-}, {.check = [](DType dtype, const std::vector<Literal>& v) {
-  if (v.size() == 2) check_bounds(dtype, v[0], v[1]);
-  else check_in_range(dtype, v[0], "from");
-}});
+TPU_LOWER("random_.from",
+          [](Value self, Value from, std::optional<Value> to, Random random) {
+            if (to) return random_between(self, from, *to, random);
+            const DType t = self.dtype();
+            require_random_dtype(t);
+            Graph& g = graph();
+            Value top = is_floating(t) ? scalar(g, S64, int64_t{1} << mantissa_digits(t))
+                        : t == PRED    ? scalar(g, S64, 1)
+                                       : convert(highest(g, t), S64);
+            Value low = is_floating(t) ? round_up(convert(from, S64), t) : convert(from, S64);
+            return cast(integers(random, self.type(), low, bitcast_convert(top - low + 1, U64)), t);
+          },
+          {.check = [](DType dtype, const std::vector<Literal>& v) {
+            if (v.size() == 2)
+              check_bounds(dtype, v[0], v[1]);
+            else
+              check_in_range(dtype, v[0], "from");
+          }});
 
 // Every number below n must have a place in the result's dtype.
 void check_permutation(int64_t n, DType t) {
@@ -266,8 +283,8 @@ void check_permutation(int64_t n, DType t) {
     TPU_CHECK(n <= most, "n cannot be greater than ", most, " for ", torch_name(t), " type.");
   } else if (is_integer(t) && byte_size(t) < 8) {
     const int bits = 8 * byte_size(t) - is_signed_integer(t);
-    TPU_CHECK(n < int64_t{1} << bits, "value cannot be converted to type ", is_signed_integer(t) ? "int" : "uint", 8 * byte_size(t),
-              "_t without overflow");
+    TPU_CHECK(n < int64_t{1} << bits, "value cannot be converted to type ", is_signed_integer(t) ? "int" : "uint",
+              8 * byte_size(t), "_t without overflow");
   }
 }
 
@@ -281,70 +298,97 @@ TPU_LOWER("randperm.generator_out", [](int64_t n, Random random) {
 
 // ---- Bernoulli and other inversions ------------------------------------------------------------
 
-TPU_LOWER("bernoulli_.float", [](Value self, Value p, Random random) {
-  if (is_complex(self.dtype())) {
-    fail(ErrorKind::NotImplemented, "\"bernoulli_scalar_cpu_\" not implemented for '", torch_name(self.dtype()), "'");
-  }
-  const DType t = random_dtype(self.dtype());
-  return cast(lt(Stream(random).uniform(t, self.dims()), number(p, t)), self.dtype());
-}, {.check = [](DType, const std::vector<Literal>& v) {
-  TPU_CHECK(real(v[0]) >= 0 && real(v[0]) <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", real(v[0]));
-}});
+TPU_LOWER("bernoulli_.float",
+          [](Value self, Value p, Random random) {
+            if (is_complex(self.dtype())) {
+              fail(ErrorKind::NotImplemented, "\"bernoulli_scalar_cpu_\" not implemented for '",
+                   torch_name(self.dtype()), "'");
+            }
+            const DType t = random_dtype(self.dtype());
+            return cast(lt(Stream(random).uniform(t, self.dims()), number(p, t)), self.dtype());
+          },
+          {.check = [](DType, const std::vector<Literal>& v) {
+            TPU_CHECK(real(v[0]) >= 0 && real(v[0]) <= 1,
+                      "bernoulli_ expects p to be in [0, 1], but got p=", real(v[0]));
+          }});
 
-TPU_LOWER("bernoulli_.Tensor", [](Value self, Value p, Random random) {
-  if (!is_floating(p.dtype())) {
-    fail(ErrorKind::NotImplemented, "\"bernoulli_tensor_cpu_p_\" not implemented for '", torch_name(p.dtype()), "'");
-  }
-  const DType t = random_dtype(p.dtype());
-  check_not(any(!(ge(p, 0) & le(p, 1)), all_dims(p)), ErrorKind::Runtime, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
-  return cast(lt(Stream(random).uniform(t, self.dims()), broadcast_to(convert(p, t), self.dims())), self.dtype());
-}, {.host_tensors = true});
+TPU_LOWER("bernoulli_.Tensor",
+          [](Value self, Value p, Random random) {
+            if (!is_floating(p.dtype())) {
+              fail(ErrorKind::NotImplemented, "\"bernoulli_tensor_cpu_p_\" not implemented for '",
+                   torch_name(p.dtype()), "'");
+            }
+            const DType t = random_dtype(p.dtype());
+            check_not(any(!(ge(p, 0) & le(p, 1)), all_dims(p)), ErrorKind::Runtime,
+                      "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+            return cast(lt(Stream(random).uniform(t, self.dims()), broadcast_to(convert(p, t), self.dims())),
+                        self.dtype());
+          },
+          {.host_tensors = true});
 
 void require_continuous(Value self, const char* name) {
-  TPU_CHECK(is_floating(self.dtype()), name, " distribution is a continuous probability distribution. dtype must be a floating point but you specified ",
+  TPU_CHECK(is_floating(self.dtype()), name,
+            " distribution is a continuous probability distribution. dtype must be a floating point but you specified ",
             torch_name(self.dtype()));
 }
 
 // -ln(u) / lambda
-TPU_LOWER("exponential_", [](Value self, Value lambda, Random random) {
-  require_continuous(self, "Exponential");
-  const DType t = random_dtype(self.dtype());
-  const double smallest = std::ldexp(1.0, -mantissa_digits(self.dtype()));
-  return cast(Stream(random).exponential(t, self.dims(), smallest) / number(lambda, t), self.dtype());
-}, {.check = [](DType, const std::vector<Literal>& v) {
-  TPU_CHECK(real(v[0]) > 0, "exponential_ expects lambda > 0.0, but found lambda=", real(v[0]));
-}, .no_meta = true});
+TPU_LOWER("exponential_",
+          [](Value self, Value lambda, Random random) {
+            require_continuous(self, "Exponential");
+            const DType t = random_dtype(self.dtype());
+            const double smallest = std::ldexp(1.0, -mantissa_digits(self.dtype()));
+            return cast(Stream(random).exponential(t, self.dims(), smallest) / number(lambda, t), self.dtype());
+          },
+          {.check =
+               [](DType, const std::vector<Literal>& v) {
+                 TPU_CHECK(real(v[0]) > 0, "exponential_ expects lambda > 0.0, but found lambda=", real(v[0]));
+               },
+           .no_meta = true});
 
 // ceil(ln(u) / ln(1 - p)), 1 at least
-TPU_LOWER("geometric_", [](Value self, Value p, Random random) {
-  if (self.dtype() == PRED || is_complex(self.dtype())) {
-    fail(ErrorKind::NotImplemented, "\"geometric_cpu\" not implemented for '", torch_name(self.dtype()), "'");
-  }
-  const DType t = random_dtype(self.dtype());
-  Value x = ceil(log(Stream(random).uniform_positive(t, self.dims())) / log1p(-number(p, t)));
-  return cast(maximum(x, 1), self.dtype());
-}, {.check = [](DType, const std::vector<Literal>& v) {
-  TPU_CHECK(real(v[0]) > 0 && real(v[0]) < 1, "geometric_ expects p to be in (0, 1), but got p=", real(v[0]));
-}, .no_meta = true});
+TPU_LOWER("geometric_",
+          [](Value self, Value p, Random random) {
+            if (self.dtype() == PRED || is_complex(self.dtype())) {
+              fail(ErrorKind::NotImplemented, "\"geometric_cpu\" not implemented for '", torch_name(self.dtype()), "'");
+            }
+            const DType t = random_dtype(self.dtype());
+            Value x = ceil(log(Stream(random).uniform_positive(t, self.dims())) / log1p(-number(p, t)));
+            return cast(maximum(x, 1), self.dtype());
+          },
+          {.check =
+               [](DType, const std::vector<Literal>& v) {
+                 TPU_CHECK(real(v[0]) > 0 && real(v[0]) < 1,
+                           "geometric_ expects p to be in (0, 1), but got p=", real(v[0]));
+               },
+           .no_meta = true});
 
 // median + sigma tan(pi (u - 1/2)); u moves away from the pole at 0 by half a step.
-TPU_LOWER("cauchy_", [](Value self, Value median, Value sigma, Random random) {
-  require_continuous(self, "Cauchy");
-  const DType t = random_dtype(self.dtype());
-  const double half_step = std::ldexp(0.5, -mantissa_digits(t));
-  Value u = Stream(random).uniform(t, self.dims()) - 0.5 + half_step;
-  return cast(tan(u * std::numbers::pi) * number(sigma, t) + number(median, t), self.dtype());
-}, {.check = [](DType, const std::vector<Literal>& v) {
-  TPU_CHECK(real(v[1]) > 0, "cauchy_ expects sigma > 0.0, but found sigma=", real(v[1]));
-}, .no_meta = true});
+TPU_LOWER("cauchy_",
+          [](Value self, Value median, Value sigma, Random random) {
+            require_continuous(self, "Cauchy");
+            const DType t = random_dtype(self.dtype());
+            const double half_step = std::ldexp(0.5, -mantissa_digits(t));
+            Value u = Stream(random).uniform(t, self.dims()) - 0.5 + half_step;
+            return cast(tan(u * std::numbers::pi) * number(sigma, t) + number(median, t), self.dtype());
+          },
+          {.check =
+               [](DType, const std::vector<Literal>& v) {
+                 TPU_CHECK(real(v[1]) > 0, "cauchy_ expects sigma > 0.0, but found sigma=", real(v[1]));
+               },
+           .no_meta = true});
 
-TPU_LOWER("log_normal_", [](Value self, Value mean, Value std, Random random) {
-  require_floating(self, "log_normal_cpu");
-  const DType t = random_dtype(self.dtype());
-  return cast(exp(Stream(random).normal(t, self.dims()) * number(std, t) + number(mean, t)), self.dtype());
-}, {.check = [](DType, const std::vector<Literal>& v) {
-  TPU_CHECK(real(v[1]) > 0, "log_normal_ expects std > 0.0, but found std=", real(v[1]));
-}, .no_meta = true});
+TPU_LOWER("log_normal_",
+          [](Value self, Value mean, Value std, Random random) {
+            require_floating(self, "log_normal_cpu");
+            const DType t = random_dtype(self.dtype());
+            return cast(exp(Stream(random).normal(t, self.dims()) * number(std, t) + number(mean, t)), self.dtype());
+          },
+          {.check =
+               [](DType, const std::vector<Literal>& v) {
+                 TPU_CHECK(real(v[1]) > 0, "log_normal_ expects std > 0.0, but found std=", real(v[1]));
+               },
+           .no_meta = true});
 
 // ---- Dropout -----------------------------------------------------------------------------------
 
@@ -358,11 +402,13 @@ std::pair<Value, Value> drop(Value x, Value kept, Random random) {
   return {convert(a * convert(mask, a.dtype()) * convert(scale, a.dtype()), x.dtype()), mask};
 }
 
-TPU_LOWER("native_dropout", [](Value x, Value p, std::optional<bool> train) {
-  if (!train.value_or(true)) return std::tuple(x, full(graph(), {PRED, x.dims()}, true));
-  auto [y, mask] = drop(x, 1 - p, call().random);
-  return std::tuple(y, mask);
-}, {.default_generator = true});
+TPU_LOWER("native_dropout",
+          [](Value x, Value p, std::optional<bool> train) {
+            if (!train.value_or(true)) return std::tuple(x, full(graph(), {PRED, x.dims()}, true));
+            auto [y, mask] = drop(x, 1 - p, call().random);
+            return std::tuple(y, mask);
+          },
+          {.default_generator = true});
 
 TPU_LOWER("_fused_dropout", [](Value x, Value kept, Random random) {
   auto [y, mask] = drop(x, kept, random);
@@ -385,13 +431,14 @@ std::pair<Value, Value> rrelu(Value x, Value noise, Value lower, Value upper, bo
   Value negative = le(a, 0);
   return {convert(where(negative, a * slope, a), x.dtype()), convert(where(negative, slope, 1), noise.dtype())};
 }
-TPU_LOWER({"rrelu_with_noise", "rrelu_with_noise_"}, [](Value x, Value noise, Value lower, Value upper, bool training, Random random) {
-  auto [y, new_noise] = rrelu(x, noise, lower, upper, training, random);
-  return std::tuple(y, new_noise);
-});
+TPU_LOWER({"rrelu_with_noise", "rrelu_with_noise_"},
+          [](Value x, Value noise, Value lower, Value upper, bool training, Random random) {
+            auto [y, new_noise] = rrelu(x, noise, lower, upper, training, random);
+            return std::tuple(y, new_noise);
+          });
 TPU_LOWER("rrelu_with_noise.out", [](Value x, Value noise, Value lower, Value upper, bool training, Random random) {
   auto [y, new_noise] = rrelu(x, noise, lower, upper, training, random);
-  return std::tuple(new_noise, y);   // written in the schema's order
+  return std::tuple(new_noise, y);  // written in the schema's order
 });
 
 }  // namespace

@@ -44,7 +44,8 @@ static Value mean(Value x, const hlo::Axes& dims, bool keep_dims) {
   return finish(sum(operand(x), dims, keep_dims) / n);
 }
 TPU_LOWER("mean", [](Value x, std::optional<DType>) { return mean(x, all_dims(x), false); });
-TPU_LOWER("mean.dim", [](Value x, Axes dims, bool keep_dims, std::optional<DType>) { return mean(x, dims, keep_dims); });
+TPU_LOWER("mean.dim",
+          [](Value x, Axes dims, bool keep_dims, std::optional<DType>) { return mean(x, dims, keep_dims); });
 
 TPU_LOWER("count_nonzero", [](Value x, std::optional<int64_t> dim) {
   return sum(convert(convert(x, PRED), S64), dim && x.rank() > 0 ? hlo::Axes(*dim) : hlo::Axes(all_dims(x)));
@@ -66,14 +67,12 @@ static hlo::Axes listed(Value x, const std::optional<Dims>& dims) {
 }
 TPU_LOWER("any", [](Value x) { return finish(any(x, all_dims(x))); });
 TPU_LOWER("any.dim", [](Value x, Dim dim, bool keep_dims) { return finish(any(x, along(x, dim), keep_dims)); });
-TPU_LOWER("any.dims", [](Value x, std::optional<Dims> dims, bool keep_dims) {
-  return finish(any(x, listed(x, dims), keep_dims));
-});
+TPU_LOWER("any.dims",
+          [](Value x, std::optional<Dims> dims, bool keep_dims) { return finish(any(x, listed(x, dims), keep_dims)); });
 TPU_LOWER("all", [](Value x) { return finish(all(x, all_dims(x))); });
 TPU_LOWER("all.dim", [](Value x, Dim dim, bool keep_dims) { return finish(all(x, along(x, dim), keep_dims)); });
-TPU_LOWER("all.dims", [](Value x, std::optional<Dims> dims, bool keep_dims) {
-  return finish(all(x, listed(x, dims), keep_dims));
-});
+TPU_LOWER("all.dims",
+          [](Value x, std::optional<Dims> dims, bool keep_dims) { return finish(all(x, listed(x, dims), keep_dims)); });
 
 // ---- Extrema -----------------------------------------------------------------------------------
 
@@ -128,11 +127,9 @@ static Value arg_extreme(Value x, std::optional<int64_t> dim, bool keep_dims, bo
   if (dim) return first_extreme(x, x.rank() == 0 ? 0 : wrap_dim(*dim, x.rank(), "argmax"), keep_dims, largest).index;
   return reshape(first_extreme(reshape(x, {x.numel()}), 0, false, largest).index, result_type().dims);
 }
-TPU_LOWER("argmax", [](Value x, std::optional<int64_t> dim, bool keep_dims) {
-  return arg_extreme(x, dim, keep_dims, true);
-});
-TPU_LOWER("argmin", [](Value x, std::optional<int64_t> dim, bool keep_dims) {
-  return arg_extreme(x, dim, keep_dims, false);
-});
+TPU_LOWER("argmax",
+          [](Value x, std::optional<int64_t> dim, bool keep_dims) { return arg_extreme(x, dim, keep_dims, true); });
+TPU_LOWER("argmin",
+          [](Value x, std::optional<int64_t> dim, bool keep_dims) { return arg_extreme(x, dim, keep_dims, false); });
 
 }  // namespace tpu::lowering

@@ -20,7 +20,9 @@ int64_t count(Value x, const hlo::Axes& dims);
 Extreme first_extreme(Value x, int64_t dim, bool keep_dims, bool largest);
 
 // Stable order along dim: NaN after all numbers (descending: before). 0-d tensors too.
-struct Sorted { Value values, indices; };
+struct Sorted {
+  Value values, indices;
+};
 Sorted sorted(Value x, int64_t dim, bool descending);
 
 // S32 places of v in the ascending sequence: before its equals, or with `right` after them. The sequence

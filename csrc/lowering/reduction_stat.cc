@@ -14,8 +14,10 @@ Value real_cast(Value x, DType t) { return is_complex(x.dtype()) ? cast(x, compl
 // ---- Variance ----------------------------------------------------------------------------------
 
 namespace {
-struct Moments { Value var, mean; };
-}
+struct Moments {
+  Value var, mean;
+};
+}  // namespace
 
 // m = sum x / n; sum |x - m|^2 / max(n - correction, 0)
 static Moments moments(Value x, const hlo::Axes& dims, std::optional<double> correction, bool keep_dims) {
@@ -55,7 +57,7 @@ Value vector_norm(Value x, double p, const hlo::Axes& dims, bool keep_dims) {
   if (p == 1 || count(x, dims) == 1) return sum(a, dims, keep_dims);
   if (std::isinf(p)) {
     if (p < 0) return min(a, dims, keep_dims);
-    return maximum(max(a, dims, keep_dims), 0);   // of nothing: 0
+    return maximum(max(a, dims, keep_dims), 0);  // of nothing: 0
   }
   return pow(sum(pow(a, p), dims, keep_dims), 1 / p);
 }
@@ -69,15 +71,12 @@ TPU_LOWER("linalg_vector_norm", [](Value x, double p, Axes dims, bool keep_dims,
   return norm(x, p, dims, keep_dims);
 });
 TPU_LOWER("norm.Scalar", [](Value x, double p) { return norm(x, p, all_dims(x), false); });
-TPU_LOWER("norm.ScalarOpt_dim", [](Value x, std::optional<double> p, Axes dims, bool keep_dims) {
-  return norm(x, p, dims, keep_dims);
-});
-TPU_LOWER("norm.ScalarOpt_dim_dtype", [](Value x, std::optional<double> p, Axes dims, bool keep_dims, std::optional<DType>) {
-  return norm(x, p, dims, keep_dims);
-});
-TPU_LOWER("norm.ScalarOpt_dtype", [](Value x, std::optional<double> p, std::optional<DType>) {
-  return norm(x, p, all_dims(x), false);
-});
+TPU_LOWER("norm.ScalarOpt_dim",
+          [](Value x, std::optional<double> p, Axes dims, bool keep_dims) { return norm(x, p, dims, keep_dims); });
+TPU_LOWER("norm.ScalarOpt_dim_dtype", [](Value x, std::optional<double> p, Axes dims, bool keep_dims,
+                                         std::optional<DType>) { return norm(x, p, dims, keep_dims); });
+TPU_LOWER("norm.ScalarOpt_dtype",
+          [](Value x, std::optional<double> p, std::optional<DType>) { return norm(x, p, all_dims(x), false); });
 
 // |a - b|_p
 TPU_LOWER("dist", [](Value a, Value b, double p) {
@@ -131,7 +130,7 @@ TPU_LOWER("_cdist_forward", [](Value a, Value b, double p, std::optional<int64_t
 // sum_j g_ij d|x_i - y_j|_p / dx_i, distances given. Where one is 0, so is its part.
 static Value distance_gradient(Value g, Value x, Value y, double p, Value distance) {
   const int64_t r = x.rank() - 2;
-  Value d = expand_dims(x, r + 1) - expand_dims(y, r);                 // [..., n, r, m]
+  Value d = expand_dims(x, r + 1) - expand_dims(y, r);  // [..., n, r, m]
   Value weight = expand_dims(g, r + 2), dist = expand_dims(distance, r + 2);
   Value zero = eq(dist, 0);
   Value part;

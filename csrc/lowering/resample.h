@@ -13,7 +13,7 @@ namespace tpu::lowering {
 // transposed ones.
 struct Taps {
   int64_t in = 0;
-  std::vector<std::vector<std::pair<int64_t, double>>> rows;   // (index, weight) of an output place each
+  std::vector<std::vector<std::pair<int64_t, double>>> rows;  // (index, weight) of an output place each
 };
 
 Taps transposed(const Taps& taps);

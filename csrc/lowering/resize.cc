@@ -75,8 +75,7 @@ template <class T>
 std::vector<std::pair<int64_t, double>> taps_of(Mode mode, const Positions<T>& p, int64_t o) {
   const int64_t last = p.in - 1;
   switch (mode) {
-    case Mode::Nearest:
-      return {{std::min(static_cast<int64_t>(std::floor(p.scale() * static_cast<T>(o))), last), 1.0}};
+    case Mode::Nearest: return {{std::min(static_cast<int64_t>(std::floor(p.scale() * static_cast<T>(o))), last), 1.0}};
     case Mode::NearestExact: {
       const auto i = static_cast<int64_t>(std::floor((static_cast<T>(o) + T(0.5)) * p.scale()));
       return {{std::min(i, last), 1.0}};
@@ -118,10 +117,12 @@ Taps interpolation(Mode mode, DType t, int64_t in, int64_t out, bool align, Scal
 Taps fixed_point(Taps taps) {
   double largest = 0;
   for (auto& row : taps.rows) {
-    std::vector<std::pair<int64_t, double>> merged;   // clamped places meet at the border
+    std::vector<std::pair<int64_t, double>> merged;  // clamped places meet at the border
     for (const auto& [index, weight] : row) {
-      if (!merged.empty() && merged.back().first == index) merged.back().second += weight;
-      else merged.emplace_back(index, weight);
+      if (!merged.empty() && merged.back().first == index)
+        merged.back().second += weight;
+      else
+        merged.emplace_back(index, weight);
       largest = std::max(largest, merged.back().second);
     }
     row = std::move(merged);
@@ -161,7 +162,9 @@ Value resize_backward(Value dy, const Dims& in, Mode mode, bool align, const std
   return convert(g, dy.dtype());
 }
 
-auto plain1(Mode m) { return [m](Value x, Dims size, Scale1 w) { return resize(x, size, m, false, {w}); }; }
+auto plain1(Mode m) {
+  return [m](Value x, Dims size, Scale1 w) { return resize(x, size, m, false, {w}); };
+}
 auto plain2(Mode m) {
   return [m](Value x, Dims size, Scale1 h, Scale1 w) { return resize(x, size, m, false, {h, w}); };
 }
@@ -200,9 +203,8 @@ TPU_LOWER("_upsample_nearest_exact3d", plain3(Mode::NearestExact));
 TPU_LOWER("_upsample_nearest_exact1d_backward", plain1_backward(Mode::NearestExact));
 TPU_LOWER("_upsample_nearest_exact2d_backward", plain2_backward(Mode::NearestExact));
 TPU_LOWER("_upsample_nearest_exact3d_backward", plain3_backward(Mode::NearestExact));
-TPU_LOWER("upsample_linear1d", [](Value x, Dims size, bool align, Scale1 w) {
-  return resize(x, size, Mode::Linear, align, {w});
-});
+TPU_LOWER("upsample_linear1d",
+          [](Value x, Dims size, bool align, Scale1 w) { return resize(x, size, Mode::Linear, align, {w}); });
 TPU_LOWER("upsample_linear1d_backward", [](Value dy, Unused, Dims in, bool align, Scale1 w) {
   return resize_backward(dy, in, Mode::Linear, align, {w});
 });

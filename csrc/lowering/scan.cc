@@ -22,9 +22,7 @@ std::tuple<Value, Value> extreme_so_far(Value x, Dim dim, Scan kind) {
 }
 
 // The larger; of complex numbers the one with the larger real part.
-Value dominant(Value a, Value b) {
-  return is_complex(a.dtype()) ? where(lt(real(a), real(b)), b, a) : maximum(a, b);
-}
+Value dominant(Value a, Value b) { return is_complex(a.dtype()) ? where(lt(real(a), real(b)), b, a) : maximum(a, b); }
 
 // e^(a - b), 1 where both are the same infinity.
 Value exp_difference(Value a, Value b) { return exp(where(eq(a, b), 0, a - b)); }
@@ -56,9 +54,11 @@ TPU_LOWER("_cummax_helper", [](Value x, Unused, Unused, Dim dim) { return extrem
 TPU_LOWER("_cummin_helper", [](Value x, Unused, Unused, Dim dim) { return extreme_so_far(x, dim, Scan::Min); },
           {.no_meta = true});
 
-TPU_LOWER("_logcumsumexp", [](Value x, Dim dim) {
-  if (x.rank() == 0) return x;
-  return convert(log_cumulative_sum_exp(accumulate(x), dim), x.dtype());
-}, {.no_meta = true});
+TPU_LOWER("_logcumsumexp",
+          [](Value x, Dim dim) {
+            if (x.rank() == 0) return x;
+            return convert(log_cumulative_sum_exp(accumulate(x), dim), x.dtype());
+          },
+          {.no_meta = true});
 
 }  // namespace tpu::lowering

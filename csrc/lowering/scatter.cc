@@ -29,9 +29,9 @@ Value flat_positions(Value x, Value index, int64_t dim) {
 }
 
 struct Target {
-  Value flat;        // x, flattened
-  Value at;          // positions in it
-  Dims dims;         // of x
+  Value flat;  // x, flattened
+  Value at;    // positions in it
+  Dims dims;   // of x
   Value put(Value updates, const Combine& combine) const { return scatter_rows(flat, at, updates, 0, combine); }
   Value restore(Value y) const { return reshape(y, dims); }
 };
@@ -70,8 +70,10 @@ TPU_LOWER("gather", [](Value x, Dim dim, Value index, bool) {
   return reshape(take_along(box(y, i.dims(), dim), plain_index(i, y.dim(dim)), dim), index.dims());
 });
 
-TPU_LOWER("scatter.src", [](Value x, Dim dim, Value index, Value src) { return scatter_src(x, dim, index, src, take_new); });
-TPU_LOWER("scatter.value", [](Value x, Dim dim, Value index, Value v) { return scatter_value(x, dim, index, v, take_new); });
+TPU_LOWER("scatter.src",
+          [](Value x, Dim dim, Value index, Value src) { return scatter_src(x, dim, index, src, take_new); });
+TPU_LOWER("scatter.value",
+          [](Value x, Dim dim, Value index, Value v) { return scatter_value(x, dim, index, v, take_new); });
 TPU_LOWER("scatter.reduce", [](Value x, Dim dim, Value index, Value src, std::string reduce) {
   return scatter_src(x, dim, index, src, reduction_of(reduce, x.dtype()).combine);
 });

@@ -55,14 +55,19 @@ Value search(Value sequence, Value v, bool right, const std::optional<std::strin
 
 }  // namespace
 
-TPU_LOWER("searchsorted.Tensor", [](Value sequence, Value v, bool /*out_int32: the result's dtype*/, bool right, std::optional<std::string> side,
-                                    std::optional<Value> sorter) { return search(sequence, v, right, side, sorter); },
+TPU_LOWER("searchsorted.Tensor",
+          [](Value sequence, Value v, bool /*out_int32: the result's dtype*/, bool right,
+             std::optional<std::string> side,
+             std::optional<Value> sorter) { return search(sequence, v, right, side, sorter); },
           {.host_scalars = true});
-TPU_LOWER("searchsorted.Scalar", [](Value sequence, Value v, bool /*out_int32*/, bool right, std::optional<std::string> side,
-                                    std::optional<Value> sorter) { return search(sequence, v, right, side, sorter); });
-TPU_LOWER("bucketize.Tensor", [](Value v, Value boundaries, bool /*out_int32*/, bool right) {
-  return search(boundaries, v, right, {}, {});
-}, {.host_scalars = true});
+TPU_LOWER("searchsorted.Scalar",
+          [](Value sequence, Value v, bool /*out_int32*/, bool right, std::optional<std::string> side,
+             std::optional<Value> sorter) { return search(sequence, v, right, side, sorter); });
+TPU_LOWER("bucketize.Tensor",
+          [](Value v, Value boundaries, bool /*out_int32*/, bool right) {
+            return search(boundaries, v, right, {}, {});
+          },
+          {.host_scalars = true});
 TPU_LOWER("bucketize.Scalar", [](Value v, Value boundaries, bool /*out_int32*/, bool right) {
   return search(boundaries, v, right, {}, {});
 });

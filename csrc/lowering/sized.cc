@@ -27,28 +27,33 @@ Value padded_positions(Value x, int64_t size) {
 
 TPU_LOWER("tpu::count_true", [](Value x) { return sum(convert(flat_mask(x), S64), 0); }, {.no_meta = true});
 
-TPU_LOWER("tpu::nonzero_padded", [](Value x, int64_t size) {
-  if (x.rank() == 0) return full(x.graph(), {S64, {size, 0}}, 0);
-  return stack(coordinates(padded_positions(x, size), x.dims()), 1);
-}, {.no_meta = true});
+TPU_LOWER("tpu::nonzero_padded",
+          [](Value x, int64_t size) {
+            if (x.rank() == 0) return full(x.graph(), {S64, {size, 0}}, 0);
+            return stack(coordinates(padded_positions(x, size), x.dims()), 1);
+          },
+          {.no_meta = true});
 
-TPU_LOWER("tpu::mask_positions", [](Value mask, int64_t size) {
-  return coordinates(padded_positions(mask, size), mask.dims());
-}, {.no_meta = true});
+TPU_LOWER("tpu::mask_positions",
+          [](Value mask, int64_t size) { return coordinates(padded_positions(mask, size), mask.dims()); },
+          {.no_meta = true});
 
 // An x that broadcasts is read by coordinates: it needs no copy in the mask's shape.
-TPU_LOWER("tpu::masked_select_padded", [](Value x, Value mask, int64_t size) {
-  const Dims dims = broadcast_dims(x.dims(), mask.dims(), "masked_select");
-  if (size == 0) return full(x.graph(), {x.dtype(), {0}}, 0);
-  Value position = padded_positions(broadcast_to(mask, dims), size);
-  if (x.dims() == dims) return take(reshape(x, {x.numel()}), position, 0);
-  Values at = coordinates(position, dims);
-  at.erase(at.begin(), at.end() - x.rank());
-  OptValues indices;
-  for (int64_t d = 0; d < x.rank(); ++d) indices.push_back(x.dim(d) == 1 ? at[static_cast<size_t>(d)] * 0 : at[static_cast<size_t>(d)]);
-  if (indices.empty()) return broadcast_to(x, {size});
-  return gather_selection(x, select_indices(x, indices, Checked::Already));
-}, {.no_meta = true});
+TPU_LOWER("tpu::masked_select_padded",
+          [](Value x, Value mask, int64_t size) {
+            const Dims dims = broadcast_dims(x.dims(), mask.dims(), "masked_select");
+            if (size == 0) return full(x.graph(), {x.dtype(), {0}}, 0);
+            Value position = padded_positions(broadcast_to(mask, dims), size);
+            if (x.dims() == dims) return take(reshape(x, {x.numel()}), position, 0);
+            Values at = coordinates(position, dims);
+            at.erase(at.begin(), at.end() - x.rank());
+            OptValues indices;
+            for (int64_t d = 0; d < x.rank(); ++d)
+              indices.push_back(x.dim(d) == 1 ? at[static_cast<size_t>(d)] * 0 : at[static_cast<size_t>(d)]);
+            if (indices.empty()) return broadcast_to(x, {size});
+            return gather_selection(x, select_indices(x, indices, Checked::Already));
+          },
+          {.no_meta = true});
 
 TPU_LOWER("nonzero_static", [](Value x, int64_t size, int64_t fill) {
   const Dims dims{size, x.rank()};
@@ -69,8 +74,8 @@ Value less(Value a, Value b) {
 }
 
 struct Sorted {
-  Value rows;         // x in order, along dimension 0
-  Value order;        // where each row comes from
+  Value rows;   // x in order, along dimension 0
+  Value order;  // where each row comes from
 };
 
 Value order_of(Value key, Value order) {
@@ -87,12 +92,13 @@ Sorted sort_rows(Value x) {
     const int64_t columns = x.numel() / x.dim(0);
     Value matrix = reshape(keys, {x.dim(0), columns});
     Value last = scalar(x.graph(), S32, columns - 1);
-    order = while_({last, order, matrix}, [](const Values& s) { return ge(s[0], 0); },
-                   [](const Values& s) -> Values {
-                     const int64_t n = s[2].dim(0);
-                     Value column = reshape(dynamic_slice(s[2], {s[0] * 0, s[0]}, {n, 1}), {n});
-                     return {s[0] - 1, order_of(take(column, s[1], 0), s[1]), s[2]};
-                   })[1];
+    order = while_(
+        {last, order, matrix}, [](const Values& s) { return ge(s[0], 0); },
+        [](const Values& s) -> Values {
+          const int64_t n = s[2].dim(0);
+          Value column = reshape(dynamic_slice(s[2], {s[0] * 0, s[0]}, {n, 1}), {n});
+          return {s[0] - 1, order_of(take(column, s[1], 0), s[1]), s[2]};
+        })[1];
   }
   return {take(x, order, 0), order};
 }
@@ -101,64 +107,76 @@ Sorted sort_rows(Value x) {
 
 // Rows of x along dim (of the flattened x: none): in order, the number of each one's group, counted
 // from 1, which group each row of x is in, and how many groups there are.
-TPU_LOWER("tpu::unique_groups", [](Value x, std::optional<int64_t> dim, bool consecutive) -> Values {
-  Value rows = dim ? move_dim(x, *dim, 0) : reshape(x, {x.numel()});
-  const int64_t n = rows.dim(0);
-  Value order;
-  if (!consecutive) {
-    Sorted sorted = sort_rows(rows);
-    rows = sorted.rows;
-    order = sorted.order;
-  }
-  Value before = slice_dim(rows, 0, 0, n - 1), after = slice_dim(rows, 0, 1, n);
-  Value differs = reshape(ne(before, after), {n - 1, numel(rows.dims()) / n});
-  Value starts = concat({full(x.graph(), {PRED, {1}}, true), any(differs, 1)}, 0);
-  Value group = running_count(starts);
-  Value inverse = group - 1;
-  if (!consecutive) inverse = scatter_rows(inverse, order, inverse, 0, take_new);
-  return {rows, group, reshape(convert(inverse, S64), dim ? Dims{n} : x.dims()), convert(max(group, 0), S64)};
-}, {.no_meta = true});
+TPU_LOWER("tpu::unique_groups",
+          [](Value x, std::optional<int64_t> dim, bool consecutive) -> Values {
+            Value rows = dim ? move_dim(x, *dim, 0) : reshape(x, {x.numel()});
+            const int64_t n = rows.dim(0);
+            Value order;
+            if (!consecutive) {
+              Sorted sorted = sort_rows(rows);
+              rows = sorted.rows;
+              order = sorted.order;
+            }
+            Value before = slice_dim(rows, 0, 0, n - 1), after = slice_dim(rows, 0, 1, n);
+            Value differs = reshape(ne(before, after), {n - 1, numel(rows.dims()) / n});
+            Value starts = concat({full(x.graph(), {PRED, {1}}, true), any(differs, 1)}, 0);
+            Value group = running_count(starts);
+            Value inverse = group - 1;
+            if (!consecutive) inverse = scatter_rows(inverse, order, inverse, 0, take_new);
+            return {rows, group, reshape(convert(inverse, S64), dim ? Dims{n} : x.dims()), convert(max(group, 0), S64)};
+          },
+          {.no_meta = true});
 
 // The first row of each of `size` groups, along dim, and how many rows it has. Beyond the last group
 // the rows repeat and the counts are 0.
-TPU_LOWER("tpu::unique_values", [](Value rows, Value group, std::optional<int64_t> dim, int64_t size) -> Values {
-  const int64_t n = rows.dim(0);
-  Value start = count_below(group, size + 1);   // rows in the groups before
-  Value first = minimum(slice_dim(start, 0, 0, size), n - 1);
-  Value counts = slice_dim(start, 0, 1, size + 1) - slice_dim(start, 0, 0, size);
-  Value values = take(rows, first, 0);
-  return {dim ? move_dim(values, 0, *dim) : values, convert(counts, S64)};
-}, {.no_meta = true});
+TPU_LOWER("tpu::unique_values",
+          [](Value rows, Value group, std::optional<int64_t> dim, int64_t size) -> Values {
+            const int64_t n = rows.dim(0);
+            Value start = count_below(group, size + 1);  // rows in the groups before
+            Value first = minimum(slice_dim(start, 0, 0, size), n - 1);
+            Value counts = slice_dim(start, 0, 1, size + 1) - slice_dim(start, 0, 0, size);
+            Value values = take(rows, first, 0);
+            return {dim ? move_dim(values, 0, *dim) : values, convert(counts, S64)};
+          },
+          {.no_meta = true});
 
 // ---- Counting ------------------------------------------------------------------------------------
 
 // Smallest and largest of a vector of integers, or zeros.
-TPU_LOWER("tpu::bounds", [](Value x) {
-  if (x.numel() == 0) return full(x.graph(), {S64, {2}}, 0);
-  Value flat = convert(reshape(x, {x.numel()}), S64);
-  return stack({min(flat, 0), max(flat, 0)}, 0);
-}, {.no_meta = true});
+TPU_LOWER("tpu::bounds",
+          [](Value x) {
+            if (x.numel() == 0) return full(x.graph(), {S64, {2}}, 0);
+            Value flat = convert(reshape(x, {x.numel()}), S64);
+            return stack({min(flat, 0), max(flat, 0)}, 0);
+          },
+          {.no_meta = true});
 
 // out[v] = number of times v is in x, or the sum of its weights
-TPU_LOWER("tpu::bincount_sized", [](Value x, std::optional<Value> weights, int64_t size) {
-  if (!weights) return count_indices(x, size, S64);
-  const DType t = weights->dtype() == F32 ? F32 : F64;
-  Value at = reshape(plain_index(x, size), {x.numel()});
-  return scatter_rows(full(x.graph(), {t, {size}}, 0), at, cast(*weights, t), 0, add);
-}, {.no_meta = true});
+TPU_LOWER("tpu::bincount_sized",
+          [](Value x, std::optional<Value> weights, int64_t size) {
+            if (!weights) return count_indices(x, size, S64);
+            const DType t = weights->dtype() == F32 ? F32 : F64;
+            Value at = reshape(plain_index(x, size), {x.numel()});
+            return scatter_rows(full(x.graph(), {t, {size}}, 0), at, cast(*weights, t), 0, add);
+          },
+          {.no_meta = true});
 
 // i repeated repeats[i] times, one after the other
-TPU_LOWER("tpu::repeat_interleave_sized", [](Value repeats, int64_t size) {
-  const int64_t n = repeats.numel();
-  if (n == 0 || size == 0) return full(repeats.graph(), {repeats.dtype(), {size}}, 0);
-  Value ends = cumulative(repeats, 0, Scan::Sum);
-  return minimum(count_below(ends, size), n - 1);
-}, {.no_meta = true});
+TPU_LOWER("tpu::repeat_interleave_sized",
+          [](Value repeats, int64_t size) {
+            const int64_t n = repeats.numel();
+            if (n == 0 || size == 0) return full(repeats.graph(), {repeats.dtype(), {size}}, 0);
+            Value ends = cumulative(repeats, 0, Scan::Sum);
+            return minimum(count_below(ends, size), n - 1);
+          },
+          {.no_meta = true});
 
-TPU_LOWER("tpu::repeats_total", [](Value repeats) {
-  Value wide = convert(repeats, S64);
-  return stack({min(concat({wide, full(wide.graph(), {S64, {1}}, 0)}, 0), 0), sum(wide, 0)}, 0);
-}, {.no_meta = true});
+TPU_LOWER("tpu::repeats_total",
+          [](Value repeats) {
+            Value wide = convert(repeats, S64);
+            return stack({min(concat({wide, full(wide.graph(), {S64, {1}}, 0)}, 0), 0), sum(wide, 0)}, 0);
+          },
+          {.no_meta = true});
 
 // `bins` equal parts of [low, high]; the last one holds `high` too. Equal bounds stand for those of x.
 TPU_LOWER("histc", [](Value x, int64_t bins, Value low, Value high) {

@@ -61,17 +61,21 @@ static Value laid_out(Value mask, Value x, std::optional<int64_t> mask_type) {
   if (mask_type == 1) mask = reshape(mask, {x.dim(0), 1, 1, mask.dim(mask.rank() - 1)});
   return broadcast_to(mask, x.dims());
 }
-TPU_LOWER("_masked_softmax", [](Value x, Value mask, std::optional<int64_t> dim, std::optional<int64_t> mask_type) {
-  TPU_CHECK(mask.dtype() == PRED, "Mask should be a boolean tensor");
-  const hlo::Axes along_dim = x.rank() == 0 ? hlo::Axes(Dims{}) : hlo::Axes(dim.value_or(-1));
-  const double out = -std::numeric_limits<double>::infinity();
-  return convert(softmax(where(laid_out(mask, x, mask_type), out, accumulate(x)), along_dim), x.dtype());
-}, {.no_meta = true});
-TPU_LOWER("_masked_softmax_backward", [](Value dy, Value y, Value mask, std::optional<int64_t> dim) {
-  const hlo::Axes along_dim = y.rank() == 0 ? hlo::Axes(Dims{}) : hlo::Axes(dim.value_or(-1));
-  Value p = accumulate(y), g = accumulate(dy), left_out = broadcast_to(mask, y.dims());
-  Value dot = sum(where(left_out, 0, p * g), along_dim, keep);
-  return convert(where(left_out, 0, p * (g - dot)), y.dtype());
-}, {.no_meta = true});
+TPU_LOWER("_masked_softmax",
+          [](Value x, Value mask, std::optional<int64_t> dim, std::optional<int64_t> mask_type) {
+            TPU_CHECK(mask.dtype() == PRED, "Mask should be a boolean tensor");
+            const hlo::Axes along_dim = x.rank() == 0 ? hlo::Axes(Dims{}) : hlo::Axes(dim.value_or(-1));
+            const double out = -std::numeric_limits<double>::infinity();
+            return convert(softmax(where(laid_out(mask, x, mask_type), out, accumulate(x)), along_dim), x.dtype());
+          },
+          {.no_meta = true});
+TPU_LOWER("_masked_softmax_backward",
+          [](Value dy, Value y, Value mask, std::optional<int64_t> dim) {
+            const hlo::Axes along_dim = y.rank() == 0 ? hlo::Axes(Dims{}) : hlo::Axes(dim.value_or(-1));
+            Value p = accumulate(y), g = accumulate(dy), left_out = broadcast_to(mask, y.dims());
+            Value dot = sum(where(left_out, 0, p * g), along_dim, keep);
+            return convert(where(left_out, 0, p * (g - dot)), y.dtype());
+          },
+          {.no_meta = true});
 
 }  // namespace tpu::lowering

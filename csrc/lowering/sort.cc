@@ -27,7 +27,8 @@ Value order_key(Value x) {
 // Positions along the last dimension in the order of 32-bit keys held in S64; ties by position.
 Value order_of_narrow(Value key) {
   Value packed = (key << 32) | iota_like(key, -1, S64);
-  return sort({packed}, key.rank() - 1, /*stable=*/true, [](const Values& v) { return lt(v[0], v[1]); })[0] & 0xffffffff;
+  return sort({packed}, key.rank() - 1, /*stable=*/true, [](const Values& v) { return lt(v[0], v[1]); })[0] &
+         0xffffffff;
 }
 
 // As sort(x, iota). One operand and a plain < sort about ten times faster on the CPU plugin than two with a

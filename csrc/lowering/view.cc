@@ -117,6 +117,11 @@ Value as_dtype(Value base, DType dtype) { return base.dtype() == dtype ? base : 
 Access classify(int64_t numel, std::span<const int64_t> sizes, std::span<const int64_t> strides, int64_t offset,
                 Digits& digits) {
   digits.count = 0;
+  int64_t end = offset + 1;
+  for (size_t d = 0; d < sizes.size(); ++d) end = sizes[d] > 0 ? end + (sizes[d] - 1) * strides[d] : INT64_MIN;
+  if (end > numel) [[unlikely]] {
+    fail(ErrorKind::Runtime, "a tensor reaches ", end, " elements into a storage of ", numel, ": the storage was resized");
+  }
   Box box;
   if (sizes.size() > kMaxRank || !make_box(numel, sizes, strides, box)) {
     digits.count = 1;

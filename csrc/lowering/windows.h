@@ -12,7 +12,7 @@ namespace tpu::lowering {
 // Windows over the last dimensions of an input, one entry each.
 struct Windows {
   Dims kernel, stride, padding, dilation, in, out;
-  int64_t first = 0;                        // dimension of the input that kernel[0] slides over
+  int64_t first = 0;  // dimension of the input that kernel[0] slides over
   size_t rank() const { return kernel.size(); }
   int64_t count() const { return numel(kernel); }
 };
@@ -20,8 +20,8 @@ struct Windows {
 // Unrolled up to this many window places; beyond, reduce_window and scatter.
 constexpr int64_t kMostPlaces = 64;
 
-inline Windows windows(size_t n, const Dims& in, const Dims& out, const Dims& kernel, const Dims& stride, const Dims& padding,
-                const Dims& dilation) {
+inline Windows windows(size_t n, const Dims& in, const Dims& out, const Dims& kernel, const Dims& stride,
+                       const Dims& padding, const Dims& dilation) {
   Windows w;
   w.kernel = expanded(kernel, n);
   w.stride = stride.empty() ? w.kernel : expanded(stride, n);
@@ -94,10 +94,13 @@ inline Value scatter_to_plane(Value dy, Value index, const Dims& dims, size_t n)
   const Dims plane(dims.begin() + first, dims.end()), outer(dims.begin(), dims.begin() + first);
   const int64_t rows = numel(outer), size = numel(plane), each = dy.numel() / std::max<int64_t>(rows, 1);
   Value g = accumulate(dy);
-  ScatterDims dimensions{.inserted_window_dims = {1}, .input_batching_dims = {0}, .scatter_indices_batching_dims = {0},
-                         .scatter_dims_to_operand_dims = {1}, .index_vector_dim = 2};
-  Value out = scatter(full(graph(), {g.dtype(), {rows, size}}, 0), reshape(index, {rows, each}), reshape(g, {rows, each}),
-                      dimensions, [](Value a, Value b) { return a + b; });
+  ScatterDims dimensions{.inserted_window_dims = {1},
+                         .input_batching_dims = {0},
+                         .scatter_indices_batching_dims = {0},
+                         .scatter_dims_to_operand_dims = {1},
+                         .index_vector_dim = 2};
+  Value out = scatter(full(graph(), {g.dtype(), {rows, size}}, 0), reshape(index, {rows, each}),
+                      reshape(g, {rows, each}), dimensions, [](Value a, Value b) { return a + b; });
   return reshape(out, dims);
 }
 

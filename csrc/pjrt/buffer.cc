@@ -59,8 +59,7 @@ Event Buffer::to_host(void* dst, size_t size) const {
   constexpr size_t kMaxRank = 128;
   std::array<int64_t, kMaxRank> minor_to_major;
   TPU_CHECK(shape.num_dims <= kMaxRank, "copy to the host: more than ", kMaxRank, " dimensions");
-  for (size_t i = 0; i < shape.num_dims; ++i)
-    minor_to_major[i] = static_cast<int64_t>(shape.num_dims - 1 - i);
+  for (size_t i = 0; i < shape.num_dims; ++i) minor_to_major[i] = static_cast<int64_t>(shape.num_dims - 1 - i);
   auto layout = args<PJRT_Buffer_MemoryLayout>();
   layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
   layout.tiled.struct_size = sizeof layout.tiled;

@@ -19,8 +19,7 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(const PJRT_Api* api, PJRT_Buffer* handle) : api_(api), handle_(handle) {}
-  Buffer(Buffer&& other) noexcept
-      : api_(other.api_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Buffer(Buffer&& other) noexcept : api_(other.api_), handle_(std::exchange(other.handle_, nullptr)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer taken(std::move(other));  // what this held dies here, not with `other`
     std::swap(api_, taken.api_);

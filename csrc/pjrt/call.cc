@@ -79,8 +79,7 @@ std::string value_text(const PJRT_NamedValue& v) {
     case PJRT_NamedValue_kBool: return v.bool_value ? "true" : "false";
     case PJRT_NamedValue_kInt64List: {
       std::string list;
-      for (size_t i = 0; i < v.value_size; ++i)
-        list += (i ? "," : "") + std::to_string(v.int64_array_value[i]);
+      for (size_t i = 0; i < v.value_size; ++i) list += (i ? "," : "") + std::to_string(v.int64_array_value[i]);
       return list;
     }
   }
@@ -89,8 +88,7 @@ std::string value_text(const PJRT_NamedValue& v) {
 
 std::map<std::string, std::string> attributes_text(const PJRT_NamedValue* values, size_t count) {
   std::map<std::string, std::string> result;
-  for (size_t i = 0; i < count; ++i)
-    result[std::string(values[i].name, values[i].name_size)] = value_text(values[i]);
+  for (size_t i = 0; i < count; ++i) result[std::string(values[i].name, values[i].name_size)] = value_text(values[i]);
   return result;
 }
 

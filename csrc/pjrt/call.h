@@ -25,7 +25,7 @@ T args() {
 
 // Whether the plugin is new enough to have a function.
 template <class F>
-bool has(const PJRT_Api* api, F* PJRT_Api::*function) {
+bool has(const PJRT_Api* api, F* PJRT_Api::* function) {
   const char* field = reinterpret_cast<const char*>(&(api->*function));
   size_t end = static_cast<size_t>(field - reinterpret_cast<const char*>(api)) + sizeof(F*);
   return end <= api->struct_size && api->*function;
@@ -33,11 +33,10 @@ bool has(const PJRT_Api* api, F* PJRT_Api::*function) {
 
 // Calls a function that returns PJRT_Error*.
 template <class F, class A>
-void call(const PJRT_Api* api, F* PJRT_Api::*function, A& a, const char* what) {
+void call(const PJRT_Api* api, F* PJRT_Api::* function, A& a, const char* what) {
   if (!has(api, function)) [[unlikely]]
-    fail(ErrorKind::NotImplemented, what, ": the PJRT plugin (API ",
-         api->pjrt_api_version.major_version, ".", api->pjrt_api_version.minor_version,
-         ") does not have it");
+    fail(ErrorKind::NotImplemented, what, ": the PJRT plugin (API ", api->pjrt_api_version.major_version, ".",
+         api->pjrt_api_version.minor_version, ") does not have it");
   if (PJRT_Error* error = (api->*function)(&a)) [[unlikely]]
     check(api, error, what);
 }

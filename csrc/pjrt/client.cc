@@ -25,11 +25,7 @@ Device describe(const PJRT_Api* api, PJRT_Device* handle, int ordinal) {
   auto name = args<PJRT_DeviceDescription_ToString_Args>();
   name.device_description = get.device_description;
   call(api, &PJRT_Api::PJRT_DeviceDescription_ToString, name, "device");
-  return {handle,
-          ordinal,
-          id.id,
-          {kind.device_kind, kind.device_kind_size},
-          {name.to_string, name.to_string_size}};
+  return {handle, ordinal, id.id, {kind.device_kind, kind.device_kind_size}, {name.to_string, name.to_string_size}};
 }
 
 // Leaked: used at exit.
@@ -64,11 +60,11 @@ void Client::at_exit() {
   for (Client* client : r.clients) client->destroy();
 }
 
-std::unique_ptr<Client> Client::create(Plugin& plugin,
-                                       const std::map<std::string, Option>& options) {
+std::unique_ptr<Client> Client::create(Plugin& plugin, const std::map<std::string, Option>& options) {
   // The plugin would abort the process.
   if (pid_t owner = registry().process; owner && owner != getpid())
-    fail(ErrorKind::Runtime, "cannot use the device in a forked subprocess: its parent already "
+    fail(ErrorKind::Runtime,
+         "cannot use the device in a forked subprocess: its parent already "
          "used it; start the process with the 'spawn' method");
   const PJRT_Api* api = plugin.api();
   std::vector<PJRT_NamedValue> values = named_values(options);
@@ -123,9 +119,8 @@ Buffer Client::from_host(const void* data, PJRT_Buffer_Type type, const int64_t*
   a.type = type;
   a.dims = dims;
   a.num_dims = rank;
-  a.host_buffer_semantics = use == HostUse::DuringCall
-                                ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
-                                : PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
+  a.host_buffer_semantics = use == HostUse::DuringCall ? PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+                                                       : PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
   a.device = device.handle;
   call(api_, &PJRT_Api::PJRT_Client_BufferFromHostBuffer, a, "copy from the host");
   Event event(api_, a.done_with_host_buffer);

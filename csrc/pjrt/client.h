@@ -31,8 +31,7 @@ struct Device {
 // Fork: in a child only what needs no thread of the plugin works, so it must not be used there.
 class Client {
  public:
-  static std::unique_ptr<Client> create(Plugin& plugin,
-                                        const std::map<std::string, Option>& options);
+  static std::unique_ptr<Client> create(Plugin& plugin, const std::map<std::string, Option>& options);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -47,9 +46,8 @@ class Client {
     UntilDone,   // `data` must stay as it is until `done`
   };
   // Copies a dense row-major host array to the device. `done` may be null with DuringCall.
-  Buffer from_host(const void* data, PJRT_Buffer_Type type, const int64_t* dims, size_t rank,
-                   const Device& device, HostUse use = HostUse::DuringCall,
-                   Event* done = nullptr);
+  Buffer from_host(const void* data, PJRT_Buffer_Type type, const int64_t* dims, size_t rank, const Device& device,
+                   HostUse use = HostUse::DuringCall, Event* done = nullptr);
 
   // `options` is serialize(CompileOptions).
   Executable compile(std::string_view mlir_text, std::string_view options);

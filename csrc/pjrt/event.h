@@ -15,8 +15,7 @@ class Event {
  public:
   Event() = default;
   Event(const PJRT_Api* api, PJRT_Event* handle) : api_(api), handle_(handle) {}
-  Event(Event&& other) noexcept
-      : api_(other.api_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Event(Event&& other) noexcept : api_(other.api_), handle_(std::exchange(other.handle_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     Event taken(std::move(other));  // what this held dies here, not with `other`
     std::swap(api_, taken.api_);

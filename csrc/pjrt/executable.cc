@@ -117,9 +117,8 @@ Executable::~Executable() {
   if (handle_ && !exiting.load(std::memory_order_relaxed)) destroy(api_, handle_);
 }
 
-void Executable::execute(PJRT_Buffer* const* arguments, size_t num_args, PJRT_Buffer** outs,
-                         const Device& device, const int64_t* non_donatable,
-                         size_t num_non_donatable, Event* done) const {
+void Executable::execute(PJRT_Buffer* const* arguments, size_t num_args, PJRT_Buffer** outs, const Device& device,
+                         const int64_t* non_donatable, size_t num_non_donatable, Event* done) const {
   auto options = args<PJRT_ExecuteOptions>();
   options.non_donatable_input_indices = non_donatable;
   options.num_non_donatable_input_indices = num_non_donatable;
@@ -138,9 +137,8 @@ void Executable::execute(PJRT_Buffer* const* arguments, size_t num_args, PJRT_Bu
   if (done) *done = Event(api_, event);
 }
 
-void Executable::execute_all(PJRT_Buffer* const* const* arguments, size_t num_devices,
-                             size_t num_args, PJRT_Buffer** const* outs,
-                             const int64_t* non_donatable, size_t num_non_donatable,
+void Executable::execute_all(PJRT_Buffer* const* const* arguments, size_t num_devices, size_t num_args,
+                             PJRT_Buffer** const* outs, const int64_t* non_donatable, size_t num_non_donatable,
                              Event* done) const {
   auto options = args<PJRT_ExecuteOptions>();
   options.non_donatable_input_indices = non_donatable;

@@ -98,9 +98,8 @@ class Executable : public Compiled {
 
   // Launches a program of several replicas or partitions on all its devices at once.
   // args[d] and outs[d] are those of device d; `done` is null or has `num_devices` events.
-  void execute_all(PJRT_Buffer* const* const* args, size_t num_devices, size_t num_args,
-                   PJRT_Buffer** const* outs, const int64_t* non_donatable,
-                   size_t num_non_donatable, Event* done) const;
+  void execute_all(PJRT_Buffer* const* const* args, size_t num_devices, size_t num_args, PJRT_Buffer** const* outs,
+                   const int64_t* non_donatable, size_t num_non_donatable, Event* done) const;
 
  private:
   PJRT_LoadedExecutable* handle_ = nullptr;

@@ -16,15 +16,13 @@ namespace {
 constexpr int kOldestMinor = 40;
 
 const PJRT_Api* open_plugin(const std::string& path) {
-  if (access(path.c_str(), F_OK) != 0)
-    fail(ErrorKind::Runtime, "PJRT plugin ", path, ": no such file");
+  if (access(path.c_str(), F_OK) != 0) fail(ErrorKind::Runtime, "PJRT plugin ", path, ": no such file");
   // XLA reads it when it first logs. Loading a cached CPU program warns at length otherwise.
   setenv("TF_CPP_MIN_LOG_LEVEL", "3", /*overwrite=*/0);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* reason = dlerror();
-    fail(ErrorKind::Runtime, "PJRT plugin ", path, ": cannot be loaded: ",
-         reason ? reason : "unknown reason");
+    fail(ErrorKind::Runtime, "PJRT plugin ", path, ": cannot be loaded: ", reason ? reason : "unknown reason");
   }
   auto get_api = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
   if (!get_api) {
@@ -35,8 +33,8 @@ const PJRT_Api* open_plugin(const std::string& path) {
   if (!api) fail(ErrorKind::Runtime, "PJRT plugin ", path, ": GetPjrtApi returns null");
   const PJRT_Api_Version& version = api->pjrt_api_version;
   if (version.major_version != PJRT_API_MAJOR || version.minor_version < kOldestMinor)
-    fail(ErrorKind::Runtime, "PJRT plugin ", path, ": has PJRT API ", version.major_version, ".",
-         version.minor_version, ", expected ", PJRT_API_MAJOR, ".", kOldestMinor, " or newer");
+    fail(ErrorKind::Runtime, "PJRT plugin ", path, ": has PJRT API ", version.major_version, ".", version.minor_version,
+         ", expected ", PJRT_API_MAJOR, ".", kOldestMinor, " or newer");
   auto initialize = args<PJRT_Plugin_Initialize_Args>();
   call(api, &PJRT_Api::PJRT_Plugin_Initialize, initialize, path.c_str());
   return api;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices, their memory, and generators, for torch_tpu.tpu.
+#include "runtime/device.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Generator.h>
 
 #include "aten/generator.h"
 #include "python/bindings.h"
-#include "runtime/device.h"
 #include "runtime/memory.h"
 
 namespace py = pybind11;
@@ -14,7 +15,7 @@ namespace py = pybind11;
 namespace tpu::python {
 namespace {
 
-using Unlocked = py::call_guard<py::gil_scoped_release>;   // opening a plugin takes a second
+using Unlocked = py::call_guard<py::gil_scoped_release>;  // opening a plugin takes a second
 using runtime::Runtime;
 
 py::dict device_info(int index) {

@@ -52,7 +52,8 @@ void translate(std::exception_ptr pending) {
 PYBIND11_MODULE(_C, m) {
   pybind11::register_local_exception_translator(tpu::python::translate);
   // Not at import: a bad entry must be a Python error that names its file and line.
-  m.def("_add_autograd_workers", &tpu::aten::add_autograd_workers, pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.def("_add_autograd_workers", &tpu::aten::add_autograd_workers,
+        pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("_register", [] { tpu::aten::register_all(); }, "Registers the kernels of the tpu device with PyTorch.");
   tpu::python::init_device(m);
   tpu::python::init_runtime(m);

@@ -44,7 +44,8 @@ ValueRef Capture::placeholder(hlo::Value value) {
 hlo::Value Capture::value_of(const ValueRef& value) {
   const auto found = values_.find(value.get());
   if (found != values_.end()) return found->second.second;
-  TPU_CHECK(value->ready_to_use(), "a value of another trace is used; tensors made while a function is compiled must "
+  TPU_CHECK(value->ready_to_use(),
+            "a value of another trace is used; tensors made while a function is compiled must "
             "not be kept for later");
   hlo::Value parameter = graph_.parameter(*value->type());
   values_.emplace(value.get(), std::make_pair(value, parameter));
@@ -54,12 +55,15 @@ hlo::Value Capture::value_of(const ValueRef& value) {
 
 uint64_t Capture::reserve(uint64_t count) { return std::exchange(reserved_, reserved_ + count); }
 
-void Capture::launch(Plan& plan, std::span<Operand> operands, std::span<const Scalar> scalars, std::span<ValueRef> results) {
+void Capture::launch(Plan& plan, std::span<Operand> operands, std::span<const Scalar> scalars,
+                     std::span<ValueRef> results) {
   hlo::Values arguments;
   for (const Param& param : plan.params) {
     switch (param.from) {
       case Param::From::Operand: arguments.push_back(value_of(operands[static_cast<size_t>(param.index)].value)); break;
-      case Param::From::Constant: arguments.push_back(value_of(plan.constants[static_cast<size_t>(param.index)])); break;
+      case Param::From::Constant:
+        arguments.push_back(value_of(plan.constants[static_cast<size_t>(param.index)]));
+        break;
       case Param::From::Scalar: {
         const Scalar& s = scalars[static_cast<size_t>(param.index)];
         if (s.kind == Scalar::Kind::Seed) {

@@ -25,7 +25,7 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  static Capture* current();   // of this thread; null when none
+  static Capture* current();  // of this thread; null when none
 
   ValueRef placeholder(hlo::Value value);
   // The graph's value for `value`; a value from before the capture becomes a constant operand.

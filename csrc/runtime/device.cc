@@ -26,14 +26,14 @@ namespace tpu::runtime {
 namespace {
 
 std::atomic<Runtime*> opened_runtime{nullptr};
-std::atomic<bool> plugin_touched{false};   // XLA's threads may run from now on
+std::atomic<bool> plugin_touched{false};  // XLA's threads may run from now on
 std::atomic<bool> forked{false};
 std::atomic<int> known_device_count{0};
 thread_local int current = 0;
 
 // Leaked, as is the runtime: threads may still ask for the device while the process exits.
 struct Paths {
-  std::mutex mutex;   // of both paths and of opening
+  std::mutex mutex;  // of both paths and of opening
   std::string bundled, libtpu;
 };
 Paths& paths() {
@@ -57,7 +57,7 @@ void watch_forks() {
 }
 
 bool is_file(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return !path.empty() && stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
@@ -71,8 +71,10 @@ bool tpu_present() {
     closedir(dir);
     return found;
   };
-  return has("/dev", [](std::string_view name) { return name.size() > 5 && name.starts_with("accel") &&
-                                                        std::isdigit(static_cast<unsigned char>(name[5])); }) ||
+  return has("/dev",
+             [](std::string_view name) {
+               return name.size() > 5 && name.starts_with("accel") && std::isdigit(static_cast<unsigned char>(name[5]));
+             }) ||
          has("/dev/vfio", [](std::string_view name) {
            return std::all_of(name.begin(), name.end(),
                               [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; });
@@ -80,8 +82,8 @@ bool tpu_present() {
 }
 
 struct Candidate {
-  std::string what;      // for messages
-  std::string path;      // empty: not there, `missing` says why
+  std::string what;  // for messages
+  std::string path;  // empty: not there, `missing` says why
   std::string missing;
 };
 
@@ -189,16 +191,16 @@ void Runtime::open() {
   TPU_CHECK(client_->devices().size() <= 127, "the plugin shows ", client_->devices().size(),
             " devices; PyTorch can address 127");
   is_cpu_ = client_->platform_name() == "cpu";
-  struct stat info {};
+  struct stat info{};
   const bool known = stat(plugin_->path().c_str(), &info) == 0;
-  Hash128 attributes;   // the CPU plugin's platform version says only "cpu"; these name XLA's version
+  Hash128 attributes;  // the CPU plugin's platform version says only "cpu"; these name XLA's version
   for (const auto& [name, value] : plugin_->attributes()) {
     attributes.add(name);
     attributes.add(value);
   }
   identity_ = text(client_->platform_name(), '|', client_->platform_version(), '|', plugin_->api_major(), '.',
-                   plugin_->api_minor(), '|', known ? static_cast<int64_t>(info.st_size) : 0, '|', attributes.hex(), '|',
-                   is_cpu_ ? cpu_features() : device(0).kind);
+                   plugin_->api_minor(), '|', known ? static_cast<int64_t>(info.st_size) : 0, '|', attributes.hex(),
+                   '|', is_cpu_ ? cpu_features() : device(0).kind);
   if (const int64_t mb = env::get_int("TORCH_TPU_MEMORY_LIMIT_MB"); mb > 0)
     memory_limit_ = mb << 20;
   else
@@ -208,7 +210,8 @@ void Runtime::open() {
 
 Runtime& Runtime::get() {
   Runtime* runtime = opened_runtime.load(std::memory_order_acquire);
-  if (runtime && !in_forked_child()) [[likely]] return *runtime;
+  if (runtime && !in_forked_child()) [[likely]]
+    return *runtime;
   if (in_forked_child()) refuse_forked();
   watch_forks();
   std::lock_guard lock(paths().mutex);
@@ -229,7 +232,7 @@ bool Runtime::available() noexcept {
     std::lock_guard lock(paths().mutex);
     for (const Candidate& candidate : candidates(paths()))
       if (!candidate.path.empty()) return true;
-  } catch (...) {   // a malformed switch: get() will say so
+  } catch (...) {  // a malformed switch: get() will say so
   }
   return false;
 }
@@ -259,8 +262,8 @@ int device_count() noexcept {
 void check_device(int index) {
   if (index == current) return;
   const int count = Runtime::get().device_count();
-  TPU_CHECK(index >= 0 && index < count, "invalid device index ", index, ": tpu:", index,
-            " does not exist, there ", count == 1 ? "is 1 device" : text("are ", count, " devices"));
+  TPU_CHECK(index >= 0 && index < count, "invalid device index ", index, ": tpu:", index, " does not exist, there ",
+            count == 1 ? "is 1 device" : text("are ", count, " devices"));
 }
 
 int current_device() { return current; }

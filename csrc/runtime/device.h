@@ -16,14 +16,14 @@ class Runtime {
   // it didn't load; a later call tries again. Throws in a forked child whose parent had the client
   // open (XLA's threads do not survive fork).
   static Runtime& get();
-  static bool opened();            // never opens, never throws
+  static bool opened();              // never opens, never throws
   static bool available() noexcept;  // true if get() works or would find a plugin; opens nothing
 
   pjrt::Client& client() { return *client_; }
   pjrt::Plugin& plugin() { return *plugin_; }
   int device_count() const { return static_cast<int>(client_->devices().size()); }
   const pjrt::Device& device(int index) const { return client_->devices()[static_cast<size_t>(index)]; }
-  bool is_cpu() const { return is_cpu_; }      // virtual devices of the XLA CPU plugin
+  bool is_cpu() const { return is_cpu_; }                    // virtual devices of the XLA CPU plugin
   const std::string& identity() const { return identity_; }  // plugin, version, machine features: for cache keys
   // Memory of one device in bytes: the limit we enforce.
   int64_t memory_limit() const { return memory_limit_; }
@@ -56,6 +56,6 @@ void check_device(int index);
 
 // The calling thread's current device; starts at 0.
 int current_device();
-void set_current_device(int index);   // checks it
+void set_current_device(int index);  // checks it
 
 }  // namespace tpu::runtime

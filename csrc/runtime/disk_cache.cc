@@ -31,10 +31,10 @@ namespace tpu::runtime::disk_cache {
 namespace {
 
 constexpr std::string_view kSuffix = ".xla", kTemporary = ".tmp";
-constexpr time_t kAbandoned = 600;   // seconds without a write
+constexpr time_t kAbandoned = 600;  // seconds without a write
 
 struct Header {
-  char magic[8];          // format and its version
+  char magic[8];  // format and its version
   uint64_t key[2], size, checksum[2];
 };
 constexpr char kMagic[8] = {'T', 'P', 'U', 'X', 'L', 'A', '0', '1'};
@@ -108,9 +108,7 @@ bool make_folders(const std::string& path) {
   return true;
 }
 
-std::string path_of(const std::string& folder, const Hash128& key) {
-  return text(folder, '/', key.hex(), kSuffix);
-}
+std::string path_of(const std::string& folder, const Hash128& key) { return text(folder, '/', key.hex(), kSuffix); }
 
 struct Entry {
   std::string name;
@@ -120,9 +118,8 @@ struct Entry {
 
 bool is_ours(std::string_view name, std::string_view suffix) {
   return name.size() >= 32 + suffix.size() && name.ends_with(suffix) &&
-         std::all_of(name.begin(), name.begin() + 32, [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
+         std::all_of(name.begin(), name.begin() + 32,
+                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 // The files of ours that end in `suffix`.
@@ -131,7 +128,7 @@ std::vector<Entry> list(const std::string& folder, std::string_view suffix) {
   DIR* dir = opendir(folder.c_str());
   if (!dir) return out;
   while (const dirent* entry = readdir(dir)) {
-    struct stat info {};
+    struct stat info{};
     if (!is_ours(entry->d_name, suffix) || fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
         !S_ISREG(info.st_mode))
       continue;
@@ -203,7 +200,7 @@ bool store_file(const std::string& folder, const Hash128& key, const std::string
 std::optional<std::string> load_file(const std::string& path, const Hash128& key) {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return std::nullopt;
-  struct stat info {};
+  struct stat info{};
   Header header{};
   std::string content;
   bool good = fstat(file.get(), &info) == 0 && info.st_size >= static_cast<off_t>(sizeof header) &&
@@ -227,7 +224,7 @@ std::optional<std::string> load_file(const std::string& path, const Hash128& key
 std::string resolve_folder() {
   if (!env::get_bool("TORCH_TPU_CACHE")) return {};
   if (std::string set = env::get_string("TORCH_TPU_CACHE_DIR"); !set.empty()) return set;
-  const char* home = std::getenv("HOME");   // no switch of ours, so not in env's table
+  const char* home = std::getenv("HOME");  // no switch of ours, so not in env's table
   if (!home || !*home) {
     const passwd* user = getpwuid(geteuid());
     home = user ? user->pw_dir : nullptr;

@@ -18,9 +18,11 @@ void store(const Hash128& key, const std::string& content);
 // Drops an entry that loaded but did not deserialize.
 void discard(const Hash128& key);
 
-struct Usage { int64_t files = 0, bytes = 0; };
+struct Usage {
+  int64_t files = 0, bytes = 0;
+};
 Usage usage();
-std::string folder();     // empty when the cache is off
+std::string folder();  // empty when the cache is off
 void clear();
 
 }  // namespace tpu::runtime::disk_cache

@@ -12,7 +12,7 @@
 namespace tpu::runtime::memory {
 namespace {
 
-constexpr size_t kMaxDevices = 128;   // c10::DeviceIndex is an int8_t
+constexpr size_t kMaxDevices = 128;  // c10::DeviceIndex is an int8_t
 
 // One device's counts, all relaxed atomics: a launch adds to them, so no lock.
 struct Counts {
@@ -76,8 +76,8 @@ void reserve(int device, int64_t bytes) {
   // Compared by subtraction: used + bytes may overflow.
   if (bound <= 0 || bytes <= bound - used) return;
   bump(c.out_of_memory, 1);
-  fail(ErrorKind::OutOfMemory, "tpu:", device, " is out of memory: tried to allocate ", readable(bytes),
-       ", but ", readable(used), " of ", readable(bound),
+  fail(ErrorKind::OutOfMemory, "tpu:", device, " is out of memory: tried to allocate ", readable(bytes), ", but ",
+       readable(used), " of ", readable(bound),
        " are in use; free tensors, use a smaller batch, or raise TORCH_TPU_MEMORY_LIMIT_MB");
 }
 

@@ -7,9 +7,9 @@ namespace tpu::runtime::memory {
 
 // Bytes of device memory that tensors hold, counted by us (the CPU plugins report none).
 struct Stats {
-  int64_t current = 0, peak = 0, allocated = 0, freed = 0;   // bytes; the last two accumulate
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;                          // bytes; the last two accumulate
   int64_t count_current = 0, count_peak = 0, count_allocated = 0, count_freed = 0;  // buffers
-  int64_t out_of_memory = 0;                                 // refusals
+  int64_t out_of_memory = 0;                                                        // refusals
 };
 
 void add(int device, int64_t bytes);

@@ -10,8 +10,8 @@ namespace tpu::runtime::metrics {
 
 // Process-wide counters. Thread-safe.
 struct Counters {
-  int64_t launches = 0;         // programs run
-  int64_t plans = 0;            // plan misses
+  int64_t launches = 0;  // programs run
+  int64_t plans = 0;     // plan misses
   int64_t programs_compiled = 0;
   int64_t programs_from_disk = 0;
   double compile_seconds = 0;
@@ -25,6 +25,6 @@ void count_disk_hit();
 // CPU fallbacks: operator name (with overload) -> calls.
 void count_fallback(const std::string& op);
 std::map<std::string, int64_t> fallback_stats();
-void reset();                   // fallbacks and counters
+void reset();  // fallbacks and counters
 
 }  // namespace tpu::runtime::metrics

@@ -19,8 +19,8 @@ struct Scalar {
   // Seed and Offset stand for a generator's state while a graph is captured; i: counters to skip.
   enum class Kind : uint8_t { Bool, Int, Float, Complex, Uint, Seed, Offset };
   Kind kind = Kind::Int;
-  int64_t i = 0;       // Bool, Int; bits of Uint
-  double re = 0;       // Float, Complex
+  int64_t i = 0;  // Bool, Int; bits of Uint
+  double re = 0;  // Float, Complex
   double im = 0;
 };
 
@@ -28,20 +28,20 @@ struct Scalar {
 struct Param {
   enum class From : uint8_t { Operand, Scalar, Constant };
   From from;
-  int index;                 // into the call's operands or scalars, or the plan's constants
-  const hlo::Type* type;     // a scalar is converted to this (rank 0) on the host
+  int index;              // into the call's operands or scalars, or the plan's constants
+  const hlo::Type* type;  // a scalar is converted to this (rank 0) on the host
 };
 
 // One operator on one kind of arguments, as a graph. Immutable after it is built, but for the
 // program, which is made on first launch. Lives for the process.
 struct Plan {
-  std::string name;                              // "aten::add.Tensor"
+  std::string name;  // "aten::add.Tensor"
   std::unique_ptr<hlo::Graph> graph;
   std::vector<Param> params;
   std::vector<const hlo::Type*> results;
   int64_t result_bytes = 0;
-  std::vector<ValueRef> constants;               // values that the graph was captured with
-  std::vector<int> donated;                      // param indices that an aliased result may reuse
+  std::vector<ValueRef> constants;  // values that the graph was captured with
+  std::vector<int> donated;         // param indices that an aliased result may reuse
 
   // The executable; compiles or loads from disk on first use. Thread-safe.
   Program& program();

@@ -20,7 +20,7 @@ namespace tpu::runtime {
 namespace {
 
 struct Entry {
-  std::mutex mutex;                    // held while compiling: the second comer waits
+  std::mutex mutex;  // held while compiling: the second comer waits
   std::unique_ptr<Program> program;
 };
 

@@ -27,7 +27,7 @@ class Slot {
     Lock lock(busy_);
     type_.store(value->type(), std::memory_order_release);
     written_.store(true, std::memory_order_release);
-    std::swap(value_, value);   // the old one is freed after the lock
+    std::swap(value_, value);  // the old one is freed after the lock
   }
   // Forgets the value; the slot then reads as zeros of `type`.
   void reset(const hlo::Type* type) {
@@ -47,7 +47,8 @@ class Slot {
  private:
   struct Lock {
     explicit Lock(std::atomic_flag& flag) : flag_(flag) {
-      while (flag_.test_and_set(std::memory_order_acquire)) {}
+      while (flag_.test_and_set(std::memory_order_acquire)) {
+      }
     }
     ~Lock() { flag_.clear(std::memory_order_release); }
     std::atomic_flag& flag_;

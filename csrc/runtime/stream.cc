@@ -71,7 +71,7 @@ class Completion {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int pending_ = 1;   // one more than expect() said, until the one that makes it calls done()
+  int pending_ = 1;  // one more than expect() said, until the one that makes it calls done()
   bool finished_ = false;
   Clock::time_point when_;
   std::string error_;
@@ -81,16 +81,16 @@ using CompletionPtr = std::shared_ptr<Completion>;
 
 struct Stream {
   std::mutex mutex;
-  std::deque<pjrt::Event> launches;    // those not known to be finished
-  std::vector<CompletionPtr> waits;    // the next launch starts after these
+  std::deque<pjrt::Event> launches;  // those not known to be finished
+  std::vector<CompletionPtr> waits;  // the next launch starts after these
   std::atomic<bool> has_waits{false};
-  std::string error;                   // of a launch no longer listed; the next synchronize throws it
+  std::string error;  // of a launch no longer listed; the next synchronize throws it
   size_t compact_at = 64;
 
   // All below: with the mutex held.
   void collect(pjrt::Event& event) {
     try {
-      event.await();   // ready: returns at once, or throws the launch's error
+      event.await();  // ready: returns at once, or throws the launch's error
     } catch (const Error& e) {
       if (error.empty()) error = e.what();
     }
@@ -118,8 +118,8 @@ struct Stream {
   }
 };
 
-constexpr int kMaxDevices = 128;   // c10::DeviceIndex is an int8_t
-constexpr int64_t kPool = 32;      // beside the default stream; new_stream() goes round, as CUDA's pool does
+constexpr int kMaxDevices = 128;  // c10::DeviceIndex is an int8_t
+constexpr int64_t kPool = 32;     // beside the default stream; new_stream() goes round, as CUDA's pool does
 
 struct DeviceStreams {
   std::array<Stream, kPool + 1> streams;
@@ -170,7 +170,7 @@ void mark_tail(Stream& stream, const CompletionPtr& completion) {
 std::string finish(Stream& stream, Completion& completion) {
   std::string error = completion.wait();
   std::lock_guard lock(stream.mutex);
-  stream.prune();   // moves errors that `completion` has seen to stream.error: reported once
+  stream.prune();  // moves errors that `completion` has seen to stream.error: reported once
   stream.drop_finished_waits();
   std::string earlier = std::exchange(stream.error, {});
   return earlier.empty() ? error : earlier;
@@ -189,11 +189,12 @@ int64_t new_stream(int device) { return 1 + streams_of(device).made.fetch_add(1)
 
 void before_launch(int device) {
   Stream& stream = find(device, current_id(device));
-  if (!stream.has_waits.load(std::memory_order_acquire)) [[likely]] return;
+  if (!stream.has_waits.load(std::memory_order_acquire)) [[likely]]
+    return;
   std::vector<CompletionPtr> waits;
   {
     std::lock_guard lock(stream.mutex);
-    waits = stream.waits;   // a copy: a second thread that launches here has to wait too
+    waits = stream.waits;  // a copy: a second thread that launches here has to wait too
   }
   for (auto& wait : waits) wait->wait();
   std::lock_guard lock(stream.mutex);
@@ -256,7 +257,7 @@ bool Marker::recorded() const { return state_ != nullptr; }
 bool Marker::ready() const { return !state_ || state_->finished(); }
 
 void Marker::wait() const {
-  if (state_) state_->wait();   // an error belongs to the stream, whose synchronize throws it
+  if (state_) state_->wait();  // an error belongs to the stream, whose synchronize throws it
 }
 
 void Marker::block(int device, int64_t stream) const {

@@ -24,7 +24,7 @@ void before_launch(int device);
 void after_launch(int device, pjrt::Event done);
 
 bool stream_idle(int device, int64_t id);
-void synchronize_stream(int device, int64_t id);   // blocks; throws what a launch failed with
+void synchronize_stream(int device, int64_t id);  // blocks; throws what a launch failed with
 void synchronize_device(int device);
 
 // A marker in a stream: ready once everything launched on it before has finished.
@@ -34,7 +34,7 @@ class Marker {
   void record(int device, int64_t stream);
   bool recorded() const;
   bool ready() const;
-  void wait() const;                                // blocks the calling thread
+  void wait() const;  // blocks the calling thread
   // Later launches on the stream start only after the marker is ready.
   void block(int device, int64_t stream) const;
   // Milliseconds from `start` being ready to this one being ready; both must be ready and recorded.

@@ -29,7 +29,7 @@ class DeviceValue {
   int device() const { return device_; }
   bool ready_to_use() const { return static_cast<bool>(buffer_.handle()); }
   pjrt::Buffer& buffer() { return buffer_; }
-  void fill(pjrt::Buffer buffer);   // of a value that had none
+  void fill(pjrt::Buffer buffer);  // of a value that had none
 
   void retain() { owners_.fetch_add(1, std::memory_order_relaxed); }
   void release() {
@@ -49,11 +49,18 @@ class DeviceValue {
 class ValueRef {
  public:
   ValueRef() = default;
-  explicit ValueRef(DeviceValue* value) : value_(value) { if (value_) value_->retain(); }
+  explicit ValueRef(DeviceValue* value) : value_(value) {
+    if (value_) value_->retain();
+  }
   ValueRef(const ValueRef& other) : ValueRef(other.value_) {}
   ValueRef(ValueRef&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
-  ValueRef& operator=(ValueRef other) noexcept { std::swap(value_, other.value_); return *this; }
-  ~ValueRef() { if (value_) value_->release(); }
+  ValueRef& operator=(ValueRef other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~ValueRef() {
+    if (value_) value_->release();
+  }
   DeviceValue* get() const { return value_; }
   DeviceValue* operator->() const { return value_; }
   explicit operator bool() const { return value_ != nullptr; }
