@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SOURCES := $(shell find csrc src -name '*.cc' -o -name '*.h' -o -name '*.py' 2>/dev/null) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test test-cpp lint format build python cases bench clean
+.PHONY: demo test test-cpp lint format build python bench clean
 
 $(VENV)/.ready: requirements-dev.txt requirements-nodeps.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "torch_tpu needs Python 3.11 or newer; say make PYTHON=..." >&2; exit 1; }
@@ -35,10 +35,12 @@ demo: $(VENV)/.built
 test: $(VENV)/.built test-cpp
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
 
-test-cpp: $(VENV)/.built
+# The C++ layers below PyTorch, each test on both CPU plugins where it takes one.
+test-cpp: $(VENV)/.ready
 	@$(BIN)/cmake -S . -B build/cpp -G Ninja -DTORCH_TPU_CPP_TESTS=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja >/dev/null
-	@$(BIN)/cmake --build build/cpp --target cpp_tests -j $(JOBS) >/dev/null || $(BIN)/cmake --build build/cpp --target cpp_tests
+	@$(BIN)/cmake --build build/cpp --target cpp_tests -j $(JOBS) >build/cpp/log 2>&1 || { cat build/cpp/log; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/run_cpp_tests.sh build/cpp
 
 lint: $(VENV)/.ready
 	@$(BIN)/python tools/check_includes.py

@@ -17,6 +17,7 @@ import torch
 from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import ModuleInfo
 from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo, SampleInput
 
 # Values are drawn: judged by shape, dtype, device and distribution.
@@ -34,8 +35,9 @@ UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_
 TOLERANCES: dict[str, tuple[float, float]] = {}
 
 
-def full_name(op: OpInfo) -> str:
-    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+def full_name(op: OpInfo | ModuleInfo) -> str:
+    variant = getattr(op, "variant_test_name", "")
+    return f"{op.name}.{variant}" if variant else op.name
 
 
 def entries(dtype: torch.dtype) -> list[OpInfo]:
@@ -122,7 +124,7 @@ def call(op: Callable[..., Any], s: SampleInput, **kwargs: Any) -> Any:
     return op(s.input, *s.args, **{**s.kwargs, **kwargs})
 
 
-def tolerance(op: OpInfo, dtype: torch.dtype) -> dict[str, float]:
+def tolerance(op: OpInfo | ModuleInfo, dtype: torch.dtype) -> dict[str, float]:
     """PyTorch's own for the dtype, widened by the entry's decorators for the CPU and by TOLERANCES."""
     rtol, atol = default = default_tolerances(dtype)
     for info in op.decorators:
@@ -165,16 +167,15 @@ def same_distribution(draw_tpu: Callable[[], Any], draw_cpu: Callable[[], Any], 
     """Kolmogorov-Smirnov on the first element and on the mean of each result: p = 1e-4, seeds fixed."""
     manual_seed = torch.manual_seed
 
-    def drawn(draw: Callable[[], Any], n: int) -> list[torch.Tensor]:
+    def drawn(draw: Callable[[], Any], n: int) -> list[float]:
         manual_seed(n)
         # many an entry seeds with a constant before it draws
         with unittest.mock.patch.object(torch, "manual_seed", lambda _: manual_seed(n)):
-            return [t.detach().cpu() for t in tensors(draw())]
+            found = [(t.real if t.is_complex() else t).detach().cpu().double() for t in tensors(draw()) if t.numel()]
+        return [float(x) for t in found for x in (t.flatten()[0], t.mean())]
 
     def draws(draw: Callable[[], Any]) -> torch.Tensor:
-        rows = [drawn(draw, n) for n in range(runs)]
-        rows = [[(t.real if t.is_complex() else t).double().flatten() for t in row if t.numel()] for row in rows]
-        return torch.tensor([[float(f(t)) for t in row for f in (lambda t: t[0], torch.mean)] for row in rows])
+        return torch.tensor([drawn(draw, n) for n in range(runs)])
 
     got, want = draws(draw_tpu).sort(0)[0], draws(draw_cpu).sort(0)[0]
     for g, w in zip(got.T, want.T, strict=True):

@@ -18,6 +18,7 @@
 #include "aten/storage.h"
 #include "hlo/math.h"
 #include "lowering/view.h"
+#include "runtime/device.h"
 #include "runtime/executor.h"
 #include "runtime/stream.h"
 
@@ -114,6 +115,10 @@ void host_to_device(const at::Tensor& src, at::Tensor& dst, bool non_blocking) {
 
 void device_to_host(const at::Tensor& src, at::Tensor& dst) {
   if (dst.numel() == 0) return;
+  runtime::Runtime::get();   // throws in a forked child, where a pending value would never come
+  const size_t needed = at::detail::computeStorageNbytes(src.sizes(), src.strides(), src.itemsize(), static_cast<size_t>(src.storage_offset()));
+  TORCH_CHECK(needed <= src.storage().nbytes(), "a tensor reaches ", needed, " bytes into a storage of ", src.storage().nbytes(),
+              ": the storage was resized");
   Slot& slot = slot_of(*src.storage().unsafeGetStorageImpl());
   const ValueRef value = slot.value();
   if (!value) {
@@ -132,9 +137,6 @@ void device_to_host(const at::Tensor& src, at::Tensor& dst) {
     runtime::download(value, dst.mutable_data_ptr());
     return;
   }
-  const size_t needed = at::detail::computeStorageNbytes(src.sizes(), src.strides(), src.itemsize(), static_cast<size_t>(src.storage_offset()));
-  TORCH_CHECK(needed <= static_cast<size_t>(stored), "a tensor reaches ", needed, " bytes into a storage of ", stored,
-              ": the storage was resized");
   at::Tensor bytes = at::empty({stored}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   runtime::download(value, bytes.mutable_data_ptr());
   at::Tensor view = at::empty({0}, src.options().device(c10::kCPU));

@@ -4,6 +4,8 @@
 #include <ATen/Context.h>
 #include <ATen/TensorUtils.h>
 
+#include <unordered_set>
+
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/generator.h"
@@ -187,8 +189,22 @@ bool OpKernel::mixes_devices(const torch::jit::Stack& stack) const {
   return device && device->type() != c10::DeviceType::PrivateUse1;
 }
 
+// Whether a tensor stands twice in a list that is written to: its second turn has to see the first.
+bool OpKernel::writes_twice(const torch::jit::Stack& stack) const {
+  if (writes_.empty()) return false;
+  std::unordered_set<const c10::StorageImpl*> seen;
+  for (int i : writes_) {
+    const c10::IValue& value = stack[stack.size() - args_.size() + static_cast<size_t>(i)];
+    if (!value.isTensorList()) continue;
+    for (const c10::IValue& t : value.toListRef()) {
+      if (!seen.insert(t.toTensor().unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()).second) return true;
+    }
+  }
+  return false;
+}
+
 void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  if (def_.options.lists && mixes_devices(*stack)) [[unlikely]] {
+  if (def_.options.lists && (mixes_devices(*stack) || writes_twice(*stack))) [[unlikely]] {
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
     return;
   }
@@ -233,7 +249,13 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   }
   c10::SmallVector<runtime::ValueRef, 4> values;
   launch_plan(*plan, call, values);
-  if (!plan->checks.empty()) raise_for_offenders(*plan, call, values);
+  // First the writes: the launch may have consumed the old values. As on the CPU, of a write with
+  // an index out of range the rest may be written.
+  for (const ResultSpec& result : plan->results) {
+    if (result.to != ResultSpec::To::Write) continue;
+    call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
+  }
+  if (!plan->checks.empty()) raise_for_offenders(*plan, values);
   deliver(*plan, call, values, stack);
 }
 
@@ -250,7 +272,7 @@ void launch_plan(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRe
   c10::SmallVector<runtime::Operand, 8> operands;
   for (int index : plan.operands) {
     const TensorArg& arg = call.tensors[static_cast<size_t>(index)];
-    operands.push_back({value_of(*arg.slot), true});
+    operands.push_back({value_of(*arg.slot), arg.slot});
   }
   values.resize(plan.plan.results.size());
   runtime::launch(plan.plan, call.device, {operands.data(), operands.size()},
@@ -266,17 +288,11 @@ at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArr
   return tensor;
 }
 
-void OpKernel::raise_for_offenders(const OpPlan& plan, const Call& call,
-                                   c10::ArrayRef<runtime::ValueRef> values) const {
+void OpKernel::raise_for_offenders(const OpPlan& plan, c10::ArrayRef<runtime::ValueRef> values) const {
   std::vector<int64_t> offenders(plan.checks.size());
   runtime::download(values.back(), offenders.data());
   for (size_t i = 0; i < offenders.size(); ++i) {
     if (offenders[i] == lowering::kNoOffender) continue;
-    // The launch may have consumed what was to be overwritten. As on the CPU, what was in range is written.
-    for (const ResultSpec& result : plan.results) {
-      if (result.to != ResultSpec::To::Write) continue;
-      call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
-    }
     throw Error(plan.checks[i].kind, plan.checks[i].message(offenders[i]));
   }
 }
@@ -288,9 +304,7 @@ void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef
   for (const ResultSpec& result : plan.results) {
     switch (result.to) {
       case ResultSpec::To::Nothing: break;
-      case ResultSpec::To::Write:
-        call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
-        break;
+      case ResultSpec::To::Write: break;
       case ResultSpec::To::Fresh: {
         fresh_in_lists += result.list >= 0;
         if (result.program_result < 0) {

@@ -99,6 +99,7 @@ class OpKernel final : public c10::OperatorKernel {
  private:
   friend class PlanBuilder;
   bool mixes_devices(const torch::jit::Stack& stack) const;
+  bool writes_twice(const torch::jit::Stack& stack) const;
   void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
   void parse(torch::jit::Stack* stack, Call& call) const;
   void find_device(torch::jit::Stack* stack, Call& call) const;
@@ -107,7 +108,7 @@ class OpKernel final : public c10::OperatorKernel {
   OpPlan* find(const Call& call, uint64_t hash);
   OpPlan* insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan);
   void run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-  void raise_for_offenders(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values) const;
+  void raise_for_offenders(const OpPlan& plan, c10::ArrayRef<runtime::ValueRef> values) const;
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 
   const lowering::OpDef& def_;

@@ -435,6 +435,9 @@ class PlanBuilder {
     const lowering::View view = view_of(arg);
     if (v.dims() != view.sizes)
       internal("writes " + to_string(v.type()) + " into a tensor of " + to_string(Type{view.dtype, view.sizes}));
+    // What a lowering means to convert it has converted; what is left is PyTorch's in-place and out= rule.
+    TORCH_CHECK(c10::canCast(scalar_type_of(v.dtype()), arg.tensor->scalar_type()), "result type ",
+                scalar_type_of(v.dtype()), " can't be cast to the desired output type ", arg.tensor->scalar_type());
     v = lowering::cast(v, view.dtype);
     // Two tensors written by one call may share a storage: the second builds on the first.
     for (auto& [slot, value] : written_) {

@@ -40,7 +40,7 @@ class AddressSpace {
     }
     if (next_ == 0) reserve();
     const uintptr_t address = next_;
-    TPU_CHECK(size <= end_ - address, "out of address space for a tensor of ", bytes, " bytes");
+    if (size > end_ - address) fail(ErrorKind::OutOfMemory, "tpu out of memory: a tensor of ", bytes, " bytes is larger than any device");
     next_ += size;
     return address;
   }

@@ -94,6 +94,14 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
   return empty_with(sizes, strides, dtype, device, pin_memory);
 }
 
+at::Tensor new_empty_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                             std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                             std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  const c10::Device where = device.value_or(self.device());
+  TORCH_CHECK(where.is_privateuseone(), "new_empty_strided: expected a tpu device, got ", where);
+  return empty_strided(sizes, strides, dtype.value_or(self.scalar_type()), layout, where, pin_memory);
+}
+
 at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
@@ -196,6 +204,7 @@ void register_views() {
   torch::Library& m = *library;
   m.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   m.impl("_efficientzerotensor", TORCH_FN(efficient_zeros));
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(&at::native::view));

@@ -200,6 +200,8 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
     if (param.from == Param::From::Operand) [[likely]] {
       args[i] = operands[static_cast<size_t>(param.index)].value->buffer().handle();
       TPU_CHECK(args[i] != nullptr, plan.name, ": ", kTraceEscaped);
+      TPU_CHECK(operands[static_cast<size_t>(param.index)].value->type() == param.type, plan.name,
+                ": another thread changed a tensor's shape during the call");
     } else if (param.from == Param::From::Constant) {
       args[i] = plan.constants[static_cast<size_t>(param.index)]->buffer().handle();
     } else {
@@ -210,17 +212,26 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
   }
   // An aliased parameter is consumed unless somebody else still holds its value.
   SmallArray<int64_t, 16> keep(plan.donated.size());
-  size_t kept = 0;
+  SmallArray<Slot*, 16> consumed(plan.donated.size());
+  size_t kept = 0, taken = 0;
   for (int i : plan.donated) {
-    const Param& param = plan.params[static_cast<size_t>(i)];
-    const Operand& operand = operands[static_cast<size_t>(param.index)];
-    if (!operand.donatable || operand.value->owners() > 2) keep[kept++] = i;
+    const Operand& operand = operands[static_cast<size_t>(plan.params[static_cast<size_t>(i)].index)];
+    if (operand.slot && operand.slot->consume(operand.value)) {
+      consumed[taken++] = operand.slot;
+    } else {
+      keep[kept++] = i;
+    }
   }
 
   SmallArray<PJRT_Buffer*, 16> outs(results.size());
   pjrt::Event done;
-  before_launch(device);
-  program.executable.execute(args.data(), count, outs.data(), runtime.device(device), keep.data(), kept, &done);
+  try {
+    before_launch(device);
+    program.executable.execute(args.data(), count, outs.data(), runtime.device(device), keep.data(), kept, &done);
+  } catch (...) {
+    for (size_t i = 0; i < taken; ++i) consumed[i]->keep();
+    throw;
+  }
   const PJRT_Api* api = runtime.client().api();
   for (size_t i = 0; i < results.size(); ++i) {
     results[i] = ValueRef(new DeviceValue(plan.results[i], device, pjrt::Buffer(api, outs[i])));

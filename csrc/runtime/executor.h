@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/plan.h"
+#include "runtime/slot.h"
 #include "runtime/value.h"
 
 namespace tpu::runtime {
@@ -15,10 +16,11 @@ enum class EagerMode : int { DeferNever = 0, DeferNeverAndLaunchBlocking = 1, De
 EagerMode eager_mode();
 void set_eager_mode(EagerMode mode);
 
-// One operand of a launch. `donatable`: the caller overwrites the only slot that holds it.
+// One operand of a launch. `slot`, if any: the slot that `value` was taken from. Where the plan reuses the
+// operand's memory, the launch consumes the slot's value; the caller then sets the new one.
 struct Operand {
   ValueRef value;
-  bool donatable = false;
+  Slot* slot = nullptr;
 };
 
 // Runs `plan` on `device` without waiting (debug mode: waits). `results` gets one value for each of

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 #include "runtime/value.h"
 
@@ -18,15 +19,35 @@ class Slot {
   // Type of the value, or the one that a value would have.
   const hlo::Type* type() const { return type_.load(std::memory_order_acquire); }
   // The value, null when nothing was written yet.
+  // Waits while a launch that consumes the value is under way in another thread.
   ValueRef value() const {
+    for (;;) {
+      {
+        Lock lock(busy_);
+        if (!consumed_) return value_;
+      }
+      std::this_thread::yield();
+    }
+  }
+  // Claims `value` for a launch that reuses its memory: true when it is still the slot's and nobody
+  // but the slot and the caller holds it. Readers then wait for set() or keep().
+  bool consume(const ValueRef& value) {
     Lock lock(busy_);
-    return value_;
+    if (consumed_ || value_.get() != value.get() || value->owners() > 2) return false;
+    consumed_ = true;
+    return true;
+  }
+  // The launch didn't take place.
+  void keep() {
+    Lock lock(busy_);
+    consumed_ = false;
   }
   bool written() const { return written_.load(std::memory_order_acquire); }
   void set(ValueRef value) {
     Lock lock(busy_);
     type_.store(value->type(), std::memory_order_release);
     written_.store(true, std::memory_order_release);
+    consumed_ = false;
     std::swap(value_, value);  // the old one is freed after the lock
   }
   // Forgets the value; the slot then reads as zeros of `type`.
@@ -55,6 +76,7 @@ class Slot {
   };
   const int device_;
   mutable std::atomic_flag busy_;
+  bool consumed_ = false;
   std::atomic<bool> written_{false};
   std::atomic<const hlo::Type*> type_;
   ValueRef value_;

@@ -88,7 +88,7 @@ ENVIRONMENT_PAGE = """\
 
 Printed by `python -m torch_tpu env --markdown`; `python -m torch_tpu env` shows what is in force.
 Set them before `import torch`: most are read once, at first use.
-A value that makes no sense raises `ValueError` where it is read, naming the variable.
+A value that makes no sense raises an error where it is read; the message names the variable.
 
 | variable | default | meaning |
 |---|---|---|
@@ -97,8 +97,8 @@ A value that makes no sense raises `ValueError` where it is read, naming the var
 
 # Who serves an operator on the device, by the file that registered its kernel.
 _SERVED = {
-    "captured.cc": "PyTorch's decomposition, captured into one program",
-    "views.cc": "C++ of torch_tpu: a view, copy, factory or other operator that is no graph",
+    "captured.cc": "PyTorch's decomposition, captured into one program; on the CPU if it can't be",
+    "views.cc": "C++ of torch_tpu: a view, copy or factory, or an operator whose output size depends on data",
 }
 
 

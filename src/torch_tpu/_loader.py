@@ -74,6 +74,8 @@ def _load() -> None:
     torch.__future__.set_swap_module_params_on_conversion(True)
     if not hasattr(torch.utils.swap_tensors, "__wrapped__"):  # a first load may have failed after this
         torch.utils.swap_tensors = _keeping_hooks(torch.utils.swap_tensors)
+    if not hasattr(torch.Tensor.__dlpack_device__, "__wrapped__"):
+        torch.Tensor.__dlpack_device__ = _with_our_name(torch.Tensor.__dlpack_device__)
     _C._register()
     if not getattr(torch.__spec__, "_initializing", False):
         # Loaded by hand: a backward on the CPU may have started the autograd engine already.
@@ -96,3 +98,20 @@ def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
                     setattr(tensor, hooks, listed)
 
     return swap_tensors
+
+
+def _with_our_name(original: Callable[[Any], tuple[Any, int]]) -> Callable[[Any], tuple[Any, int]]:
+    """PyTorch exports the device under the name "privateuse1", which renaming it took away."""
+
+    @functools.wraps(original)
+    def dlpack_device(self: Any) -> tuple[Any, int]:
+        try:
+            return original(self)
+        except ValueError:
+            if self.device.type != "tpu":
+                raise
+            from torch.utils.dlpack import DLDeviceType
+
+            return DLDeviceType.kDLExtDev, self.device.index
+
+    return dlpack_device

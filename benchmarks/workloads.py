@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One workload on one device, as a JSON line: seconds of the first step, and of the best later one.
+
+usage: python benchmarks/workloads.py cpu|tpu WORKLOAD
+"""
+
+import json
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    """A transformer block in plain operators: attention with an explicit mask, then an MLP."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5
+        mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """4 layers, 128 wide, 4 heads, 256 tokens of vocabulary."""
+
+    def __init__(self, vocabulary=256, width=128, layers=4, heads=4, length=128):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Parameter(torch.zeros(length, width))
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(self, ids):
+        return self.head(self.norm(self.blocks(self.tokens(ids) + self.positions[: ids.shape[1]])))
+
+
+def trainer(device, model, x, y, loss_of):
+    model, x, y = model.to(device), x.to(device), y.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def tiny_ops(device):
+    a, c = torch.ones(8, 8, device=device), torch.full((8, 8), 1e-6, device=device)
+
+    def step():
+        t = a
+        for _ in range(2000):
+            t = t + c
+        return t.sum()
+
+    return step
+
+
+def elementwise(device):
+    a = torch.randn(1 << 24).to(device)
+    return lambda: (torch.tanh(a) * a + a.sigmoid())[:1].sum()
+
+
+def matmul(device):
+    a = torch.randn(2048, 2048).to(device)
+    return lambda: (a @ a)[0, 0]
+
+
+def mlp_train(device):
+    layers = [m for _ in range(4) for m in (nn.Linear(256, 256), nn.ReLU())]
+    x, y = torch.randn(64, 256), torch.randint(10, (64,))
+    return trainer(device, nn.Sequential(*layers, nn.Linear(256, 10)), x, y, F.cross_entropy)
+
+
+def gpt_train(device):
+    x, y = torch.randint(256, (8, 128)), torch.randint(256, (8, 128))
+    return trainer(device, GPT(), x, y, lambda out, want: F.cross_entropy(out.flatten(0, 1), want.flatten()))
+
+
+def conv_train(device):
+    def stage(a, b):
+        return [nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+
+    net = nn.Sequential(*stage(3, 32), *stage(32, 64), nn.Flatten(), nn.Linear(64 * 8 * 8, 10))
+    return trainer(device, net, torch.randn(32, 3, 32, 32), torch.randint(10, (32,)), F.cross_entropy)
+
+
+def gpt_decode(device):
+    model, ids = GPT().to(device).eval(), torch.randint(256, (1, 128)).to(device)
+
+    @torch.no_grad()
+    def step():
+        tokens = ids
+        for _ in range(8):
+            tokens = torch.cat([tokens[:, 1:], model(tokens)[:, -1].argmax(-1)[:, None]], 1)
+        return tokens.sum()
+
+    return step
+
+
+def main() -> None:
+    device, name = sys.argv[1:3]
+    torch.manual_seed(0)
+    step = globals()[name](device)
+    start = time.perf_counter()
+    step().item()
+    first = time.perf_counter() - start
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        step().item()
+        times.append(time.perf_counter() - start)
+    print(json.dumps({"first": first, "best": min(times)}))
+
+
+if __name__ == "__main__":
+    main()

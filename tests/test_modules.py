@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every entry of PyTorch's module_db: outputs and gradients on tpu against the CPU. See expected_failures.txt."""
+
+import copy
+from typing import Any
+
+import conformance
+import pytest
+import torch
+from torch.testing._internal.common_modules import ModuleInfo, module_db
+
+pytestmark = [pytest.mark.timeout(60, method="thread"), pytest.mark.filterwarnings("ignore")]
+
+RANDOM = {"Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU",
+          "FractionalMaxPool2d", "FractionalMaxPool3d"}  # fmt: skip
+
+
+def gradients(module: torch.nn.Module, inputs: Any, outs: Any, device: str) -> list[torch.Tensor | None]:
+    outs = [t for t in conformance.tensors(outs) if t.requires_grad]
+    ins = [t for t in conformance.tensors(inputs) if t.requires_grad]
+    ins += [p for p in module.parameters() if p.requires_grad]
+    if not outs or not ins:
+        return []
+    conformance.seed(1)
+    cotangents = [torch.randn(t.shape, dtype=t.dtype).to(device) for t in outs]
+    return list(torch.autograd.grad(outs, ins, cotangents, allow_unused=True))
+
+
+def check(info: ModuleInfo, training: bool) -> None:
+    conformance.seed(0)
+    made = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
+    for n, sample in enumerate(made[:4]):
+        conformance.seed(n)
+        cpu = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
+        cpu.train(training)
+        tpu = copy.deepcopy(cpu).to("tpu")
+        inputs = (sample.forward_input.args, sample.forward_input.kwargs)
+        moved = conformance.on_tpu(inputs)
+        want, got = cpu(*inputs[0], **inputs[1]), tpu(*moved[0], **moved[1])
+        grads, moved_grads = gradients(cpu, inputs, want, "cpu"), gradients(tpu, moved, got, "tpu")
+        if training and info.name.removeprefix("nn.") in RANDOM:
+            conformance.alike((got, moved_grads), (want, grads))
+            continue
+        tolerance = conformance.tolerance(info, torch.float32)
+        conformance.close(got, want, f"sample {n}", **tolerance)
+        conformance.close(moved_grads, grads, f"gradients of sample {n}", **tolerance)
+        conformance.close(dict(tpu.named_buffers()), dict(cpu.named_buffers()), f"buffers of sample {n}", **tolerance)
+
+
+@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_module(info: ModuleInfo, training: bool) -> None:
+    if torch.float32 not in info.dtypes:
+        pytest.skip("has no float32")
+    if not training and not info.train_and_eval_differ:
+        pytest.skip("training and evaluation are the same")
+    check(info, training)

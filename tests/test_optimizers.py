@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every entry of PyTorch's optim_db: steps on tpu against the CPU's plain loop, and no program compiled after the
+second step. See expected_failures.txt."""
+
+from typing import Any
+
+import conformance
+import pytest
+import torch
+from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
+
+pytestmark = [pytest.mark.timeout(60, method="thread"), pytest.mark.filterwarnings("ignore")]
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "plain": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"capturable": True},
+}
+CASES = [
+    pytest.param(info, implementation, id=f"{info.optim_cls.__name__}-{implementation}")
+    for info in optim_db
+    for implementation in FLAGS
+    if implementation in ("default", *info.supported_impls) or implementation == "plain" and "foreach" in info.supported_impls
+    or implementation == "capturable" and info.has_capturable_arg
+]
+
+
+def train(info: OptimizerInfo, kwargs: dict[str, Any], device: str, steps: int) -> tuple[list[torch.Tensor], list[int]]:
+    """A linear model on fixed data; the parameters, and the programs there were after each step."""
+    conformance.seed(0)
+    data, labels = torch.randn(8, 4).to(device), torch.randn(8, 3).to(device)
+    shapes = [(4, 5), (5, 3)] if info.optim_cls.__name__ == "Muon" else [(4, 5), (5,), (5, 3), (3,)]
+    params = [torch.nn.Parameter(torch.randn(shape).to(device)) for shape in shapes]
+    optimizer = info.optim_cls(params, **kwargs)
+    programs = []
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        x = data
+        for p in params:
+            x = x @ p if p.dim() == 2 else torch.tanh(x + p)
+        value = (x - labels).pow(2).mean()
+        value.backward()
+        if info.only_supports_sparse_grads:
+            for p in params:
+                p.grad = p.grad.to_sparse()
+        return value
+
+    for _ in range(steps):
+        if info.step_requires_closure:
+            optimizer.step(loss)
+        else:
+            loss()
+            optimizer.step()
+        metrics = torch.tpu.metrics()
+        programs.append(metrics["programs_compiled"] + metrics["programs_from_disk"])
+    return params, programs
+
+
+@pytest.mark.parametrize("info, implementation", CASES)
+def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
+    for made in info.optim_inputs_func(device="cpu"):
+        kwargs = {k: v for k, v in made.kwargs.items() if k not in ("foreach", "fused", "differentiable", "capturable")}
+        if implementation == "fused" and any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+            kwargs = {k: v for k, v in kwargs.items() if not isinstance(v, torch.Tensor)}
+        want, _ = train(info, kwargs, "cpu", 3)
+        got, programs = train(info, {**conformance.on_tpu(kwargs), **FLAGS[implementation]}, "tpu", 3)
+        conformance.close(got, want, f"{made.desc}, {kwargs}", rtol=1e-5, atol=1e-5)
+        assert programs[1] == programs[2], f"{made.desc}: {programs[2] - programs[1]} programs compiled in the third step"
