@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import random
 import unittest.mock
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,8 +30,26 @@ RANDOM = {
 # Values are whatever the memory held.
 UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
-# (rtol, atol) wider than PyTorch's own, by entry, each with the cause.
-TOLERANCES: dict[str, tuple[float, float]] = {}
+# A vector comes out up to its sign (a complex one up to its phase), and the algorithms choose differently.
+UP_TO_SIGN = {"linalg.eigh", "svd_lowrank", "pca_lowrank"}
+
+# Where the CPU's own rounding error is past PyTorch's tolerance, with its cause: float64 is the referee, and tpu
+# may be at most 4 times as far from it as the CPU.
+ROUNDING = {
+    "matrix_exp": "powers of the matrix reach 1e5, their float32 errors stay in the sum",
+    "nn.functional.conv2d": "a sum of many products up to 1e2, in another order",
+    "nn.functional.conv_transpose3d": "a sum of many products up to 1e2, in another order",
+    "stft": "the window's gradient sums over all frames, in another order",
+    "kron": "the gradient sums 25 products up to 1e2, in another order",
+    "grid_sampler_2d": "the grid's gradient sums over channels, in another order",
+    "grid_sampler_3d": "the grid's gradient sums over channels, in another order",
+    "nn.functional.ctc_loss": "the gradient is a difference of exponentials of sums of logarithms",
+    "linalg.cond": "the gradient goes through the inverse of the singular values",
+    "linalg.householder_product": "the gradient divides by the reflectors' norms",
+    "linalg.lstsq": "the gradient goes through the pseudo-inverse",
+    "linalg.lstsq.grad_oriented": "the gradient goes through the pseudo-inverse",
+    "linalg.multi_dot": "products of three matrices with entries up to 1e1, in another order",
+}
 
 
 def full_name(op: OpInfo | ModuleInfo) -> str:
@@ -71,6 +88,8 @@ def tensors(x: Any) -> list[torch.Tensor]:
 def to_tpu(x: torch.Tensor) -> torch.Tensor:
     """A leaf on tpu with the geometry of `x`: strides, offset and what lies between."""
     t = x.detach()
+    if t.device.type != "cpu":
+        return x
     if t.layout != torch.strided or t.is_contiguous() and t.storage_offset() == 0 or t.is_conj() or t.is_neg():
         moved = t.to("tpu")
     else:
@@ -80,14 +99,18 @@ def to_tpu(x: torch.Tensor) -> torch.Tensor:
     return moved.requires_grad_(x.requires_grad)
 
 
-def on_tpu(x: Any) -> Any:
+def on_tpu(x: Any, seen: dict[int, torch.Tensor] | None = None) -> Any:
+    """A sample's values on tpu; a tensor that occurs twice is one tensor there too."""
+    seen = {} if seen is None else seen
+    if isinstance(x, torch.Tensor):
+        if id(x) not in seen:
+            seen[id(x)] = to_tpu(x)
+        return seen[id(x)]
     if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
-        mapped = [on_tpu(v) for v in x]
+        mapped = [on_tpu(v, seen) for v in x]
         return type(x)(*mapped) if hasattr(x, "_fields") else type(x)(mapped)
     if isinstance(x, dict):
-        return {k: on_tpu(v) for k, v in x.items()}
-    if isinstance(x, torch.Tensor):
-        return to_tpu(x)
+        return {k: on_tpu(v, seen) for k, v in x.items()}
     if isinstance(x, torch.device) and x.type == "cpu" or isinstance(x, str) and x == "cpu":
         return torch.device("tpu")
     return x
@@ -111,12 +134,30 @@ def spread(made: Any, limit: int) -> list[Any]:
 def samples(op: OpInfo, dtype: torch.dtype, limit: int, grad: bool = False) -> Iterator[tuple[Any, Any]]:
     """The same sample for the CPU and for tpu: (sample, moved sample)."""
     for s in spread(op.sample_inputs("cpu", dtype, requires_grad=grad), limit):
-        yield s, moved(s)
+        m = moved(s)
+        if op.name == "tensor_split":  # PyTorch wants the indices on the CPU
+            m.args, m.kwargs = s.args, s.kwargs
+        if op.name == "arange":  # its samples name no device
+            m.kwargs = {"device": "tpu", **m.kwargs}
+        yield s, m
 
 
 def moved(s: SampleInput) -> SampleInput:
-    made = SampleInput(on_tpu(s.input), args=on_tpu(tuple(s.args)), kwargs=on_tpu(s.kwargs))
+    values, args, kwargs = on_tpu((s.input, tuple(s.args), s.kwargs))
+    made = SampleInput(values, args=args, kwargs=kwargs)
     made.output_process_fn_grad, made.broadcasts_input = s.output_process_fn_grad, s.broadcasts_input
+    return made
+
+
+def doubled(s: SampleInput) -> SampleInput:
+    """In double precision on the CPU, for the referee."""
+    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+    values = tree(
+        lambda t: t.detach().to(wide.get(t.dtype, t.dtype)).requires_grad_(t.requires_grad),
+        (s.input, tuple(s.args), s.kwargs),
+    )
+    made = SampleInput(values[0], args=values[1], kwargs=values[2])
+    made.output_process_fn_grad = s.output_process_fn_grad
     return made
 
 
@@ -125,7 +166,7 @@ def call(op: Callable[..., Any], s: SampleInput, **kwargs: Any) -> Any:
 
 
 def tolerance(op: OpInfo | ModuleInfo, dtype: torch.dtype) -> dict[str, float]:
-    """PyTorch's own for the dtype, widened by the entry's decorators for the CPU and by TOLERANCES."""
+    """PyTorch's own for the dtype, widened by the entry's decorators for the CPU."""
     rtol, atol = default = default_tolerances(dtype)
     for info in op.decorators:
         if isinstance(info, DecorateInfo) and info.device_type not in (None, "cpu"):
@@ -135,8 +176,6 @@ def tolerance(op: OpInfo | ModuleInfo, dtype: torch.dtype) -> dict[str, float]:
                 rtol, atol = max(rtol, decorator.d[dtype].rtol), max(atol, decorator.d[dtype].atol)
             elif isinstance(decorator, precisionOverride) and dtype in decorator.d:
                 atol = max(atol, decorator.d[dtype])
-    ours = TOLERANCES.get(full_name(op), (0, 0)) if dtype in (torch.float32, torch.complex64) else (0, 0)
-    rtol, atol = max(rtol, ours[0]), max(atol, ours[1])
     return {} if (rtol, atol) == default else {"rtol": rtol, "atol": atol}  # {}: by the dtype of each result
 
 
@@ -152,6 +191,21 @@ def close(got: Any, want: Any, what: str = "", **tolerances: float) -> None:
         assert got == want, f"{what}: {got} instead of {want}"
 
 
+def judge(op: OpInfo, dtype: torch.dtype, got: Any, want: Any, what: str, exact: Callable[[], Any]) -> None:
+    """`close` for an entry; what it may differ in is written at UP_TO_SIGN and ROUNDING."""
+    if op.name in UP_TO_SIGN:
+        got, want = (tree(lambda t: t.abs() if t.dim() > 1 else t, x) for x in (got, want))
+    try:
+        close(got, want, what, **tolerance(op, dtype))
+    except AssertionError:
+        if full_name(op) not in ROUNDING or dtype not in (torch.float32, torch.complex64):
+            raise
+        for g, w, e in zip(tensors(got), tensors(want), tensors(exact()), strict=True):
+            error, cpu_error = ((x.detach().cpu().to(e.dtype) - e).abs().max() for x in (g, w))
+            if not error <= 4 * cpu_error:
+                raise
+
+
 def alike(got: Any, want: Any) -> None:
     """As `close`, values aside."""
     blank = lambda x: tree(lambda t: torch.zeros_like(t).detach(), x)  # noqa: E731
@@ -160,6 +214,8 @@ def alike(got: Any, want: Any) -> None:
 
 
 def is_random(op: OpInfo, s: SampleInput) -> bool:
+    if op.name == "nn.functional.multi_head_attention_forward":
+        return s.kwargs.get("training", True) and s.args[9] > 0
     return op.name in RANDOM or s.kwargs.get("dropout_p", 0) > 0
 
 
@@ -181,7 +237,8 @@ def same_distribution(draw_tpu: Callable[[], Any], draw_cpu: Callable[[], Any], 
     for g, w in zip(got.T, want.T, strict=True):
         if torch.allclose(g, w, rtol=1e-4, atol=1e-6, equal_nan=True):
             continue
-        g, w = torch.round(g, decimals=4), torch.round(w, decimals=4)  # a constant must stay one
+        scale = w.nan_to_num().abs().max() / 1e4  # what differs by rounding is one value
+        g, w = torch.round(g / scale), torch.round(w / scale)
         at = torch.cat([g, w])
         apart = (torch.searchsorted(g, at, right=True) - torch.searchsorted(w, at, right=True)).abs().max() / runs
         assert apart < 2.2 * (2 / runs) ** 0.5, f"another distribution than the CPU's: {g} instead of {w}"
@@ -202,63 +259,64 @@ def check_forward(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
             if is_random(op, s) and tensors(want):
                 same_distribution(lambda: call(op, m), lambda: call(op, s))  # noqa: B023
             continue
-        close(got, want, f"sample {n}", **tolerance(op, dtype))
-        close(*[(x.input, x.args, x.kwargs) for x in (strip(m), strip(s))], f"inputs of sample {n}", **tolerance(op, dtype))
+        judge(op, dtype, got, want, f"sample {n}", lambda: call(op, doubled(s)))  # noqa: B023
+        pairs = [p for p in zip(parts(m), parts(s), strict=True) if p[0].device.type == "tpu"]
+        close([p[0] for p in pairs], [p[1] for p in pairs], f"inputs of sample {n}", **tolerance(op, dtype))
     return ran
 
 
-def strip(s: SampleInput) -> SampleInput:
-    """Only the tensors: scalars and devices are not the operator's to change."""
-    return SampleInput(tensors(s.input), args=tuple(tensors(s.args)), kwargs={"kwargs": tensors(s.kwargs)})
+def parts(s: SampleInput) -> list[torch.Tensor]:
+    return tensors((s.input, tuple(s.args), s.kwargs))
+
+
+def gradient(op: OpInfo, s: SampleInput, cotangents: list[torch.Tensor] | None) -> tuple[Any, list[torch.Tensor]]:
+    """(gradients of the inputs that want one, the outputs' cotangents: drawn if not given)."""
+    ins = [t for t in parts(s) if t.requires_grad]
+    outs = [t for t in tensors(s.output_process_fn_grad(call(op, s))) if t.requires_grad]
+    if cotangents is None:
+        seed(1)
+        cotangents = [torch.randn_like(t) for t in outs]
+    seeds = [c.to(t.device, t.dtype) for c, t in zip(cotangents, outs, strict=True)]
+    return torch.autograd.grad(outs, ins, seeds, allow_unused=True) if outs and ins else (), cotangents
 
 
 def check_gradient(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
     ran = 0
     for n, (s, m) in enumerate(samples(op, dtype, limit, grad=True)):
-        ins = [t for t in tensors((s.input, s.args, s.kwargs)) if t.requires_grad]
         try:
-            outs = [t for t in tensors(s.output_process_fn_grad(call(op, s))) if t.requires_grad]
-            seed(1)
-            cotangents = [torch.randn_like(t) for t in outs]
-            want = torch.autograd.grad(outs, ins, cotangents, allow_unused=True) if outs and ins else ()
+            want, cotangents = gradient(op, s, None)
         except Exception:
             continue
         if not want:
             continue
         ran += 1
-        m_ins = [t for t in tensors((m.input, m.args, m.kwargs)) if t.requires_grad]
-        m_outs = [t for t in tensors(m.output_process_fn_grad(call(op, m))) if t.requires_grad]
-        got = torch.autograd.grad(m_outs, m_ins, [t.to("tpu") for t in cotangents], allow_unused=True)
+        got, _ = gradient(op, m, cotangents)
         if is_random(op, s):
             alike(got, want)
         else:
-            close(got, want, f"gradient of sample {n}", **tolerance(op, dtype))
+            judge(op, dtype, got, want, f"gradient of sample {n}", lambda: gradient(op, doubled(s), cotangents)[0])  # noqa: B023
     return ran
 
 
 def outcome(f: Callable[[], Any]) -> tuple[Any, type | None, str]:
-    """(result, class of the exception or None, its text or the warnings' categories)."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            result = f()
-        except Exception as error:
-            return None, type(error), str(error)
-    resized = any("was resized since it had shape" in str(w.message) for w in caught)
-    return result, None, "an output was resized" if resized else ""
+    """(result, class of the exception or None, its text)."""
+    try:
+        return f(), None, ""
+    except Exception as error:
+        return None, type(error), str(error)
 
 
-def same_outcome(op: OpInfo, dtype: torch.dtype, what: str, f: Callable[[], Any], g: Callable[[], Any]) -> None:
-    want, refused, text = outcome(f)
-    got, m_refused, m_text = outcome(g)
+def same_outcome(op: OpInfo, dtype: torch.dtype, what: str, s: SampleInput, m: SampleInput, f: Callable[..., Any]) -> None:
+    """`f(sample, device)` refuses on both devices, with one class of exception, or gives the same."""
+    want, refused, text = outcome(lambda: f(s, "cpu"))
+    got, m_refused, m_text = outcome(lambda: f(m, "tpu"))
     assert m_refused is refused, f"{what}: {m_refused} ({m_text}), the CPU {refused} ({text})"
     if refused:
         return
-    assert m_text == text, f"{what}: '{m_text}', the CPU '{text}'"
-    if op.name in RANDOM | UNINITIALIZED:
+    if op.name in UNINITIALIZED or is_random(op, s):
         alike(got, want)
     else:
-        close(got, want, what, **tolerance(op, dtype))
+        judge(op, dtype, got, want, what, lambda: call(op, doubled(s)))
 
 
 def check_inplace(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
@@ -269,12 +327,12 @@ def check_inplace(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
             continue
         ran += 1
 
-        def written(s: SampleInput) -> torch.Tensor:
+        def written(s: SampleInput, device: str) -> torch.Tensor:
             result = call(inplace, s)
             assert result is s.input, "the in-place form returned another tensor"
             return s.input
 
-        same_outcome(op, dtype, f"sample {n} in place", lambda: written(s), lambda: written(m))  # noqa: B023
+        same_outcome(op, dtype, f"sample {n} in place", s, m, written)
     return ran
 
 
@@ -301,7 +359,7 @@ def check_out(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
                 call(op, s, out=out)
                 return out
 
-            same_outcome(op, dtype, f"sample {n}, out= of {what}", lambda: written(s, "cpu"), lambda: written(m, "tpu"))  # noqa: B023
+            same_outcome(op, dtype, f"sample {n}, out= of {what}", s, m, written)
     return ran
 
 

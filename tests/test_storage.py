@@ -871,3 +871,67 @@ def test_in_place_reuses_memory():
     torch.tpu.synchronize()
     assert torch.tpu.memory_allocated() <= start + 64  # numbers are kept
     assert torch.tpu.max_memory_allocated() <= start + (4 << 20) + 4096
+
+
+def test_foreach_bumps_versions():
+    x, y = torch.ones(4, device="tpu", requires_grad=True), torch.ones(4, device="tpu")
+    z = (x * x).sum()
+    before = x._version, y._version
+    with torch.no_grad():
+        torch._foreach_add_([x, y], 1)
+    assert (x._version, y._version) == (before[0] + 1, before[1] + 1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.float32, torch.int64])
+def test_bytes_left_over(dtype):
+    """A storage whose size is no multiple of the element's."""
+    for device in ("cpu", "tpu"):
+        raw = torch.arange(27, dtype=torch.uint8, device=device)
+        count = 27 // dtype.itemsize
+        x = torch.empty(0, dtype=dtype, device=device).set_(raw.untyped_storage(), 0, (count,), (1,))
+        results = [x.clone(), x.view(torch.uint8).clone(), (x == x[0])]
+        x.fill_(1)
+        results.append(raw.clone())
+        x[1:].copy_(torch.arange(count - 1, device=device).to(dtype))
+        results.append(raw.clone())
+        torch.empty(0, dtype=dtype, device=device).set_(raw.untyped_storage(), 1, (count - 1,), (1,)).zero_()
+        results.append(raw.clone())
+        raw[-3:] = 9
+        raw.untyped_storage().resize_(29)
+        results += [x.clone(), raw.clone()]
+        if device == "cpu":
+            expected = results
+    for a, b in zip(expected, results, strict=True):
+        assert torch.equal(a.view(torch.uint8), b.cpu().view(torch.uint8))
+
+
+def test_writes_through_every_kind_of_operator():
+    """In-place and out= forms of indexing, list and matrix operators on views, against the CPU."""
+    for device in ("cpu", "tpu"):
+        x = torch.arange(24.0, device=device).reshape(4, 6)
+        v = x.t()[1:4]
+        v.index_put_((torch.tensor([0, 0, 2], device=device),), torch.ones(3, 4, device=device), accumulate=True)
+        v.scatter_add_(1, torch.zeros(3, 4, dtype=torch.long, device=device), torch.ones(3, 4, device=device))
+        v.index_add_(0, torch.tensor([1], device=device), torch.ones(1, 4, device=device))
+        v.masked_scatter_(v > 20, torch.arange(100.0, 124, device=device))
+        v.index_copy_(1, torch.tensor([3], device=device), torch.full((3, 1), 7.0, device=device))
+        y = torch.arange(36.0, device=device).reshape(6, 6)
+        torch.cat([y[:2].clone(), y[4:5].clone()], out=y[1:4])
+        torch.sum(y.clone(), 1, out=y[:, 0])
+        torch.sort(y.clone(), 1, out=(y.t(), torch.empty(6, 6, dtype=torch.long, device=device)))
+        torch.mm(y.clone() % 7, y.clone() % 5, out=y.t())
+        z = torch.arange(12.0, device=device)
+        torch._foreach_mul_(z.split([3, 4, 5]), [1.0, 2.0, 3.0])
+        torch._foreach_add_(list(z.view(3, 4).unbind(1)), 1)
+        torch._foreach_copy_(list(z.view(2, 6)[:, :2].unbind(0)), [torch.zeros(2, device=device)] * 2)
+        w = torch.arange(6.0, device=device).reshape(2, 3)
+        w.t_().unsqueeze_(0).squeeze_(0).transpose_(0, 1)
+        w.as_strided_((2, 2), (1, 2), 1).add_(1)
+        w.swapdims_(0, 1)
+        results = [x, y, z, w]
+        if device == "cpu":
+            expected = results
+    for a, b in zip(expected, results, strict=True):
+        assert torch.equal(a, b.cpu()) and a.stride() == b.stride()

@@ -17,6 +17,7 @@
 #include "runtime/device.h"
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
+#include "runtime/stream.h"
 
 namespace tpu::aten {
 namespace {
@@ -254,6 +255,13 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   for (const ResultSpec& result : plan->results) {
     if (result.to != ResultSpec::To::Write) continue;
     call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
+  }
+  if (runtime::eager_mode() == runtime::EagerMode::DeferNeverAndLaunchBlocking) [[unlikely]] {
+    try {
+      runtime::synchronize_stream(call.device, runtime::current_stream(call.device));
+    } catch (const Error& error) {
+      throw Error(error.kind(), name_ + ": " + error.what());
+    }
   }
   if (!plan->checks.empty()) raise_for_offenders(*plan, values);
   deliver(*plan, call, values, stack);

@@ -2,6 +2,7 @@
 #include "aten/meta.h"
 
 #include <ATen/EmptyTensor.h>
+#include <c10/util/Exception.h>
 #include <ATen/ops/zeros.h>
 
 namespace tpu::aten {
@@ -75,6 +76,13 @@ MetaResult run_meta(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> ar
     op.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {
     return out;
+  } catch (const std::exception& error) {
+    // Meta kernels in Python assert what the CPU's kernels check.
+    std::string_view text = error.what();
+    constexpr std::string_view kAssertion = "AssertionError: ";
+    if (!text.starts_with(kAssertion)) throw;
+    text.remove_prefix(kAssertion.size());
+    TORCH_CHECK(false, text.substr(0, text.find('\n')));
   }
   out.known = true;
   for (const c10::IValue& value : stack) {

@@ -79,6 +79,7 @@ class PlanBuilder {
     lowering::CallScope scope(&info_);
     Values results = kernel_.body_ ? captured_results() : kernel_.def_.body(make_arguments());
     place_results(results);
+    if (!plan_->resizes.empty()) return std::move(plan_);
     place_checks();
     finish();
     return std::move(plan_);
@@ -96,12 +97,10 @@ class PlanBuilder {
   std::vector<at::Tensor> expected_results() const {
     if (!meta_.known) return {};
     std::vector<at::Tensor> out;
-    size_t fresh = 0;
-    for (const at::Tensor& t : meta_.results) {
-      // Aliased returns are counted through the arguments below.
-      const bool is_argument = std::any_of(meta_.arguments.begin(), meta_.arguments.end(),
-                                           [&](const at::Tensor& a) { return a.defined() && a.is_same(t); });
-      if (!is_argument) out.push_back(t), ++fresh;
+    // Returns that alias an argument are counted through the arguments below. A list never does.
+    const bool one_each = meta_.results.size() == kernel_.returned_.size();
+    for (size_t i = 0; i < meta_.results.size(); ++i) {
+      if (!one_each || kernel_.returned_[i] < 0) out.push_back(meta_.results[i]);
     }
     size_t flat = 0;
     for (size_t i = 0; i < kernel_.args_.size(); ++i) {
@@ -377,6 +376,19 @@ class PlanBuilder {
     return results;
   }
 
+  // Whether a tensor of the call is an out= argument, which takes on the size of the result.
+  bool is_out(int tensor) const {
+    int at = 0;
+    for (size_t i = 0; i < kernel_.args_.size(); ++i) {
+      const ArgSpec& spec = kernel_.args_[i];
+      if (spec.kind == Kind::Unused && !spec.written) continue;
+      const int count = spec.form == Form::Tensor ? 1 : static_cast<int>(tensors_in(i));
+      if (tensor < at + count) return op_.schema().arguments()[i].is_out();
+      at += count;
+    }
+    return false;
+  }
+
   void place_results(Values& results) {
     const std::vector<at::Tensor> expected = expected_results();
     if (!meta_.known) {
@@ -433,6 +445,10 @@ class PlanBuilder {
     spec.to = ResultSpec::To::Write;
     spec.tensor = tensor;
     const lowering::View view = view_of(arg);
+    if (v.dims() != view.sizes && is_out(tensor)) {
+      plan_->resizes.emplace_back(tensor, v.dims());
+      return;
+    }
     if (v.dims() != view.sizes)
       internal("writes " + to_string(v.type()) + " into a tensor of " + to_string(Type{view.dtype, view.sizes}));
     // What a lowering means to convert it has converted; what is left is PyTorch's in-place and out= rule.

@@ -110,7 +110,13 @@ bool same_dims(const Type& base, const View& view) {
   return view.access == Access::Whole && base.dims == view.sizes;
 }
 
-Value as_dtype(Value base, DType dtype) { return base.dtype() == dtype ? base : reinterpret_flat(base, dtype); }
+// As many whole elements of `dtype` as there are; bytes left over at the end are not read.
+Value as_dtype(Value base, DType dtype) {
+  if (base.dtype() == dtype) return base;
+  const int64_t bytes = base.type().bytes(), whole = bytes / byte_size(dtype) * byte_size(dtype);
+  if (whole < bytes) base = slice_dim(reinterpret_flat(base, DType::U8), 0, 0, whole);
+  return reinterpret_flat(base, dtype);
+}
 
 }  // namespace
 
@@ -239,7 +245,11 @@ Value write(Value base, const View& view, const Values& digits, Value update) {
   const Type type = base.type();
   update = apply_bits(update, view);
   if (numel(view.sizes) == 0) return base;
-  const auto restore = [&](Value v) {
+  const auto restore = [&, old = base](Value v) {
+    if (const int64_t written = v.type().bytes(); written < type.bytes()) {
+      Value rest = slice_dim(reinterpret_flat(old, DType::U8), 0, written, type.bytes());
+      v = concat({reinterpret_flat(v, DType::U8), rest}, 0);
+    }
     v = as_dtype(v, type.dtype);
     return reshape(v, type.dims);
   };

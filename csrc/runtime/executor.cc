@@ -237,11 +237,7 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
     results[i] = ValueRef(new DeviceValue(plan.results[i], device, pjrt::Buffer(api, outs[i])));
   }
   metrics::count_launch();
-  if (eager_mode() == EagerMode::DeferNeverAndLaunchBlocking) {
-    done.await();
-  } else {
-    after_launch(device, std::move(done));
-  }
+  after_launch(device, std::move(done));
 }
 
 ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event* done) {

@@ -56,6 +56,7 @@ class Slot {
     Lock lock(busy_);
     type_.store(type, std::memory_order_release);
     written_.store(false, std::memory_order_release);
+    consumed_ = false;
     std::swap(value_, old);
   }
   // Address in the reserved range, so that the storage's pointer is unique.

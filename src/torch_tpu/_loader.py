@@ -88,9 +88,13 @@ def _load() -> None:
 def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """swap_tensors() leaves gradient hooks behind in the old tensor's autograd state, though the
     Python object still lists them; assigning the list registers them anew."""
+    import torch
+    from torch.nn.parameter import is_lazy
 
     @functools.wraps(swap)
     def swap_tensors(t1: Any, t2: Any) -> None:
+        if is_lazy(t1) and type(t2) is torch.nn.Parameter:
+            t2.__class__ = type(t1)  # Module.to() wraps the moved value as a plain Parameter
         swap(t1, t2)
         for tensor in (t1, t2):
             for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
