@@ -43,6 +43,7 @@ ROUNDING = {
     "kron": "the gradient sums 25 products up to 1e2, in another order",
     "grid_sampler_2d": "the grid's gradient sums over channels, in another order",
     "grid_sampler_3d": "the grid's gradient sums over channels, in another order",
+    "__rpow__": "a complex power is exp(y log x): the error of y log x times up to 1e1 is relative",
     "nn.functional.ctc_loss": "the gradient is a difference of exponentials of sums of logarithms",
     "linalg.cond": "the gradient goes through the inverse of the singular values",
     "linalg.householder_product": "the gradient divides by the reflectors' norms",
@@ -151,7 +152,7 @@ def moved(s: SampleInput) -> SampleInput:
 
 def doubled(s: SampleInput) -> SampleInput:
     """In double precision on the CPU, for the referee."""
-    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+    wide = {torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
     values = tree(
         lambda t: t.detach().to(wide.get(t.dtype, t.dtype)).requires_grad_(t.requires_grad),
         (s.input, tuple(s.args), s.kwargs),
@@ -198,7 +199,8 @@ def judge(op: OpInfo, dtype: torch.dtype, got: Any, want: Any, what: str, exact:
     try:
         close(got, want, what, **tolerance(op, dtype))
     except AssertionError:
-        if full_name(op) not in ROUNDING or dtype not in (torch.float32, torch.complex64):
+        # bfloat16: which intermediate results are rounded differs, mostly in our favour
+        if dtype != torch.bfloat16 and (full_name(op) not in ROUNDING or dtype not in (torch.float32, torch.complex64)):
             raise
         for g, w, e in zip(tensors(got), tensors(want), tensors(exact()), strict=True):
             error, cpu_error = ((x.detach().cpu().to(e.dtype) - e).abs().max() for x in (g, w))

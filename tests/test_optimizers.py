@@ -65,6 +65,8 @@ def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
         kwargs = {k: v for k, v in made.kwargs.items() if k not in ("foreach", "fused", "differentiable", "capturable")}
         if implementation == "fused" and any(isinstance(v, torch.Tensor) for v in kwargs.values()):
             kwargs = {k: v for k, v in kwargs.items() if not isinstance(v, torch.Tensor)}
+        if info.step_requires_closure:  # its 20 iterations a step go astray on any rounding error, the CPU's too
+            kwargs = {"max_iter": 2, "lr": 0.1, **kwargs}
         want, _ = train(info, kwargs, "cpu", 3)
         got, programs = train(info, {**conformance.on_tpu(kwargs), **FLAGS[implementation]}, "tpu", 3)
         conformance.close(got, want, f"{made.desc}, {kwargs}", rtol=1e-5, atol=1e-5)

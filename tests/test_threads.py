@@ -54,7 +54,7 @@ def test_writes_to_one_tensor():
     failures = []
 
     def work(i):
-        for step in range(40):
+        for _ in range(40):
             try:
                 x.add_(1)
                 x[i * 10 : i * 10 + 10].mul_(0.5)
@@ -208,7 +208,8 @@ BUSY = """stop = threading.Event()
 
 CHILD = """w = torch.ones(3, 3)
             assert (w @ w).sum() == 27 and torch.randn(3).shape == (3,)
-            for use in (lambda: x + 1, lambda: torch.zeros(1, device="tpu"), lambda: x.cpu(), lambda: torch.ones(2).to("tpu"),
+            for use in (lambda: x + 1, lambda: torch.zeros(1, device="tpu"), lambda: x.cpu(),
+                        lambda: torch.ones(2).to("tpu"),
                         lambda: x.detach().fill_(1), lambda: x.sum().item(), lambda: torch.randn(2, device="tpu"),
                         lambda: repr(x), lambda: (x * 2).sum().backward()):
                 try:

@@ -211,7 +211,9 @@ def test_overlapping(name):
         numbers = torch.arange(100.0, 100 + there.numel()).reshape(there.shape)
         there.copy_(numbers)
         assert set(there.cpu().flatten().tolist()) <= set(numbers.flatten().tolist())
-        assert torch.equal(there.cpu(), torch.as_strided(tpu.cpu(), there.shape, there.stride(), there.storage_offset()))
+        assert torch.equal(
+            there.cpu(), torch.as_strided(tpu.cpu(), there.shape, there.stride(), there.storage_offset())
+        )
         tpu.copy_(host)
     tpu[1:3] += 100
     host[1:3] += 100
@@ -339,9 +341,7 @@ def random_write(v, kind, number):
 WRITE_KINDS = ["copy_", "copy from cpu", "add_", "fill_", "setitem", "mul_ itself", "mask", "index"]
 
 
-@settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
-)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None)
 @given(
     shape=st.sampled_from([(4, 6), (24,), (2, 3, 4)]),
     steps=st.lists(

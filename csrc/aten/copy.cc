@@ -61,13 +61,12 @@ ValueRef run_small(const std::string& name, const hlo::Type* input, int64_t extr
   return result[0];
 }
 
-bool is_dense(const at::Tensor& t) {
-  return t.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
-}
+bool is_dense(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is_non_overlapping_and_dense(); }
 
 // Whether the tensor is all of its storage, in some order of dimensions.
 bool fills_storage(const at::Tensor& t) {
-  return t.storage_offset() == 0 && is_dense(t) && t.numel() * static_cast<int64_t>(t.itemsize()) == static_cast<int64_t>(t.storage().nbytes());
+  return t.storage_offset() == 0 && is_dense(t) &&
+         t.numel() * static_cast<int64_t>(t.itemsize()) == static_cast<int64_t>(t.storage().nbytes());
 }
 
 // The sizes in the order of the storage.
@@ -81,7 +80,9 @@ hlo::Dims physical_dims(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
 }
 
 at::Tensor device_copy(at::Tensor& dst, const at::Tensor& src) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tpu::copy_", "").typed<at::Tensor&(at::Tensor&, const at::Tensor&)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tpu::copy_", "")
+                             .typed<at::Tensor&(at::Tensor&, const at::Tensor&)>();
   return op.call(dst, src);
 }
 
@@ -94,8 +95,8 @@ void host_to_device(const at::Tensor& src, at::Tensor& dst, bool non_blocking) {
     device_copy(dst, staged);
     return;
   }
-  const bool as_is = source.scalar_type() == dst.scalar_type() && source.strides() == dst.strides() && !source.is_conj() &&
-                     !source.is_neg();
+  const bool as_is = source.scalar_type() == dst.scalar_type() && source.strides() == dst.strides() &&
+                     !source.is_conj() && !source.is_neg();
   if (!as_is) {
     at::Tensor staged = at::empty_strided(dst.sizes(), dst.strides(), dst.options().device(c10::kCPU));
     staged.copy_(source);
@@ -105,7 +106,7 @@ void host_to_device(const at::Tensor& src, at::Tensor& dst, bool non_blocking) {
   if (non_blocking && as_is && source.is_pinned()) {
     pjrt::Event done;
     slot.set(runtime::upload(source.const_data_ptr(), type, slot.device(), &done));
-    auto* keep_alive = new at::Tensor(source);   // until the transfer has read it
+    auto* keep_alive = new at::Tensor(source);  // until the transfer has read it
     done.on_ready([keep_alive](const std::string*) { delete keep_alive; });
     runtime::after_launch(slot.device(), std::move(done));
     return;
@@ -115,10 +116,11 @@ void host_to_device(const at::Tensor& src, at::Tensor& dst, bool non_blocking) {
 
 void device_to_host(const at::Tensor& src, at::Tensor& dst) {
   if (dst.numel() == 0) return;
-  runtime::Runtime::get();   // throws in a forked child, where a pending value would never come
-  const size_t needed = at::detail::computeStorageNbytes(src.sizes(), src.strides(), src.itemsize(), static_cast<size_t>(src.storage_offset()));
-  TORCH_CHECK(needed <= src.storage().nbytes(), "a tensor reaches ", needed, " bytes into a storage of ", src.storage().nbytes(),
-              ": the storage was resized");
+  runtime::Runtime::get();  // throws in a forked child, where a pending value would never come
+  const size_t needed = at::detail::computeStorageNbytes(src.sizes(), src.strides(), src.itemsize(),
+                                                         static_cast<size_t>(src.storage_offset()));
+  TORCH_CHECK(needed <= src.storage().nbytes(), "a tensor reaches ", needed, " bytes into a storage of ",
+              src.storage().nbytes(), ": the storage was resized");
   Slot& slot = slot_of(*src.storage().unsafeGetStorageImpl());
   const ValueRef value = slot.value();
   if (!value) {
@@ -159,14 +161,17 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst_arg, bool non_
       device_to_host(src.sizes() == dst.sizes() ? src : src.expand(dst.sizes()), dst);
     } else if (src.device() != dst.device()) {
       at::Tensor whole = fills_storage(src) ? src : src.clone(at::MemoryFormat::Contiguous);
-      const ValueRef moved = runtime::transfer(value_of(slot_of(*whole.storage().unsafeGetStorageImpl())), dst.device().index());
-      at::Tensor there = make_tensor(make_storage(dst.device().index(), moved), whole.sizes(), whole.strides(), 0, whole.scalar_type());
+      const ValueRef moved =
+          runtime::transfer(value_of(slot_of(*whole.storage().unsafeGetStorageImpl())), dst.device().index());
+      at::Tensor there = make_tensor(make_storage(dst.device().index(), moved), whole.sizes(), whole.strides(), 0,
+                                     whole.scalar_type());
       if (whole.is_conj()) there._set_conj(true);
       if (whole.is_neg()) there._set_neg(true);
       at::Tensor target = dst;
       copy_from(there, target, non_blocking);
     } else if (src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes() && src.strides() == dst.strides() &&
-               fills_storage(src) && fills_storage(dst) && src.is_conj() == dst.is_conj() && src.is_neg() == dst.is_neg()) {
+               fills_storage(src) && fills_storage(dst) && src.is_conj() == dst.is_conj() &&
+               src.is_neg() == dst.is_neg()) {
       // Values are immutable: two storages may share one until either is written.
       slot_of(*dst.storage().unsafeGetStorageImpl()).set(value_of(slot_of(*src.storage().unsafeGetStorageImpl())));
     } else {
@@ -185,7 +190,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& src, const at::Tensor& dst) {
 
 at::Tensor to_device(const at::Tensor& cpu, int device) {
   at::Tensor source = cpu.resolve_conj().resolve_neg().contiguous();
-  const hlo::Type* type = runtime::intern({dtype_of(source.scalar_type()), hlo::Dims(source.sizes().begin(), source.sizes().end())});
+  const hlo::Type* type =
+      runtime::intern({dtype_of(source.scalar_type()), hlo::Dims(source.sizes().begin(), source.sizes().end())});
   if (source.numel() == 0) {
     return make_tensor(make_storage(0, device, type), source.sizes(), source.strides(), 0, source.scalar_type());
   }
@@ -194,19 +200,21 @@ at::Tensor to_device(const at::Tensor& cpu, int device) {
 }
 
 ValueRef zeros_value(const hlo::Type* type, int device) {
-  return run_small("zeros", type, 0, device, nullptr, [&](hlo::Graph& graph, hlo::Value) { return hlo::full(graph, *type, 0); });
+  return run_small("zeros", type, 0, device, nullptr,
+                   [&](hlo::Graph& graph, hlo::Value) { return hlo::full(graph, *type, 0); });
 }
 
 ValueRef resized_value(Slot& slot, size_t nbytes) {
   const ValueRef value = value_of(slot);
-  return run_small("resize_", value->type(), static_cast<int64_t>(nbytes), slot.device(), &value, [&](hlo::Graph&, hlo::Value base) {
-    const int64_t width = hlo::byte_size(base.dtype());
-    const bool even = static_cast<int64_t>(nbytes) % width == 0;
-    hlo::Value flat = lowering::reinterpret_flat(base, even ? base.dtype() : hlo::DType::U8);
-    const int64_t count = even ? static_cast<int64_t>(nbytes) / width : static_cast<int64_t>(nbytes);
-    if (count <= flat.numel()) return hlo::slice_dim(flat, 0, 0, count);
-    return hlo::pad_dim(flat, 0, 0, count - flat.numel());
-  });
+  return run_small("resize_", value->type(), static_cast<int64_t>(nbytes), slot.device(), &value,
+                   [&](hlo::Graph&, hlo::Value base) {
+                     const int64_t width = hlo::byte_size(base.dtype());
+                     const bool even = static_cast<int64_t>(nbytes) % width == 0;
+                     hlo::Value flat = lowering::reinterpret_flat(base, even ? base.dtype() : hlo::DType::U8);
+                     const int64_t count = even ? static_cast<int64_t>(nbytes) / width : static_cast<int64_t>(nbytes);
+                     if (count <= flat.numel()) return hlo::slice_dim(flat, 0, 0, count);
+                     return hlo::pad_dim(flat, 0, 0, count - flat.numel());
+                   });
 }
 
 void register_copies(torch::Library& library) {

@@ -111,7 +111,8 @@ class Allocator final : public c10::DeviceAllocator {
     TORCH_CHECK(false, "memory of the tpu device can't be copied by address");
   }
   bool initialized() override { return runtime::Runtime::opened(); }
-  void emptyCache(c10::MempoolId_t = {0, 0}) override {}   // freed memory goes straight back to PJRT
+  // Freed memory goes straight back to PJRT; the CPU plugin's is the C library's heap.
+  void emptyCache(c10::MempoolId_t = {0, 0}) override { runtime::memory::release_freed_pages(); }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}   // PJRT keeps buffers of pending launches
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     return device_stats(device);

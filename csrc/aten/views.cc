@@ -32,8 +32,9 @@ namespace {
 int device_index(std::optional<c10::Device> device) {
   if (!device || !device->has_index()) return runtime::current_device();
   const int index = device->index();
-  TORCH_CHECK(index < runtime::device_count(), "invalid device tpu:", index, ": there ", runtime::device_count() == 1 ? "is " : "are ",
-              runtime::device_count(), runtime::device_count() == 1 ? " device" : " devices");
+  TORCH_CHECK(index < runtime::device_count(), "invalid device tpu:", index, ": there ",
+              runtime::device_count() == 1 ? "is " : "are ", runtime::device_count(),
+              runtime::device_count() == 1 ? " device" : " devices");
   return index;
 }
 
@@ -48,20 +49,21 @@ at::Tensor empty_with(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::opt
     const size_t nbytes = at::detail::computeStorageNbytes(sizes, strides, itemsize);
     hlo::Dims dims{static_cast<int64_t>(nbytes / itemsize)};
     const int64_t count = std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-    if (dims[0] == count) {   // dense: the dimensions in the order of the storage
+    if (dims[0] == count) {  // dense: the dimensions in the order of the storage
       std::vector<size_t> order(sizes.size());
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
       dims.clear();
       for (size_t d : order) dims.push_back(sizes[d]);
     }
-    return make_tensor(make_storage(nbytes, device_index(device), runtime::intern({type, dims})), sizes, strides, 0, dtype);
+    return make_tensor(make_storage(nbytes, device_index(device), runtime::intern({type, dims})), sizes, strides, 0,
+                       dtype);
   });
 }
 
-at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                               std::optional<c10::Device> device, std::optional<bool> pin_memory,
-                               std::optional<at::MemoryFormat> format) {
+at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                               std::optional<at::Layout> layout, std::optional<c10::Device> device,
+                               std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   at::detail::check_size_nonnegative(sizes);
   TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == at::kStrided, "the tpu device has no tensors of layout ", *layout);
   const at::MemoryFormat chosen = format.value_or(at::MemoryFormat::Contiguous);
@@ -86,11 +88,12 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<at::ScalarT
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+                         std::optional<at::Layout> layout, std::optional<c10::Device> device,
+                         std::optional<bool> pin_memory) {
   at::detail::check_size_nonnegative(sizes);
   TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == at::kStrided, "the tpu device has no tensors of layout ", *layout);
-  TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(), ") must match dimensionality of strides (",
-              strides.size(), ")");
+  TORCH_CHECK(sizes.size() == strides.size(), "dimensionality of sizes (", sizes.size(),
+              ") must match dimensionality of strides (", strides.size(), ")");
   return empty_with(sizes, strides, dtype, device, pin_memory);
 }
 
@@ -102,11 +105,13 @@ at::Tensor new_empty_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10
   return empty_strided(sizes, strides, dtype.value_or(self.scalar_type()), layout, where, pin_memory);
 }
 
-at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<int64_t> offset) {
+at::Tensor as_strided(const at::Tensor& self, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                      std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, sizes, strides, offset);
 }
 
-at::Tensor& set_storage(at::Tensor& self, c10::Storage storage, int64_t offset, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+at::Tensor& set_storage(at::Tensor& self, c10::Storage storage, int64_t offset, c10::IntArrayRef sizes,
+                        c10::IntArrayRef strides) {
   at::detail::check_size_nonnegative(sizes);
   for (int64_t stride : strides) TORCH_CHECK(stride >= 0, "set_: strides may not be negative, got ", strides);
   at::native::checkSetStorage(self, storage, offset, sizes, strides);
@@ -119,8 +124,10 @@ at::Tensor& set_storage(at::Tensor& self, c10::Storage storage, int64_t offset, 
     impl->set_sizes_contiguous(sizes);
     impl->set_storage_offset(offset);
   }
-  const size_t needed = sizes.empty() || self.numel() > 0
-      ? at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), static_cast<size_t>(offset)) : 0;
+  const size_t needed =
+      sizes.empty() || self.numel() > 0
+          ? at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), static_cast<size_t>(offset))
+          : 0;
   if (needed > self.storage().nbytes()) resize_storage(self.storage(), needed);
   return self;
 }
@@ -146,12 +153,14 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef sizes, std::op
     c10::TensorImpl* impl = self.unsafeGetTensorImpl();
     if (self.sizes() != sizes) {
       impl->set_sizes_contiguous(sizes);
-      const size_t needed = at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), static_cast<size_t>(self.storage_offset()));
+      const size_t needed = at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(),
+                                                                       static_cast<size_t>(self.storage_offset()));
       if (self.numel() > 0 && needed > self.storage().nbytes()) {
         runtime::Slot& slot = slot_of(*self.storage().unsafeGetStorageImpl());
         if (!slot.written() && self.storage_offset() == 0) {
           // Nothing to keep: take on the new shape, not its bytes.
-          c10::Storage fresh = make_storage(needed, slot.device(), runtime::intern({dtype_of(self.scalar_type()), sizes.vec()}));
+          c10::Storage fresh =
+              make_storage(needed, slot.device(), runtime::intern({dtype_of(self.scalar_type()), sizes.vec()}));
           c10::StorageImpl* old = self.storage().unsafeGetStorageImpl();
           old->set_data_ptr_noswap(std::move(fresh.unsafeGetStorageImpl()->mutable_data_ptr()));
           old->set_nbytes(needed);
@@ -169,8 +178,9 @@ const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef sizes, std::op
 }
 
 // Zeros that fill memory: what knows of ZeroTensors only saves work with them.
-at::Tensor efficient_zeros(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                           std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+at::Tensor efficient_zeros(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                           std::optional<at::Layout> layout, std::optional<c10::Device> device,
+                           std::optional<bool> pin_memory) {
   return empty_memory_format(sizes, dtype, layout, device, pin_memory, std::nullopt).zero_();
 }
 
@@ -192,7 +202,8 @@ void define_own_operators() {
     for (const char* name : {"tpu::copy_", "aten::_copy_from"}) {
       const std::string_view full = name;
       const size_t colons = full.find("::");
-      auto* falls = new torch::Library(torch::Library::IMPL, std::string(full.substr(0, colons)), key, __FILE__, __LINE__);
+      auto* falls =
+          new torch::Library(torch::Library::IMPL, std::string(full.substr(0, colons)), key, __FILE__, __LINE__);
       falls->impl(name + colons + 2, torch::CppFunction::makeFallthrough());
     }
   }
@@ -200,7 +211,8 @@ void define_own_operators() {
 }
 
 void register_views() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   torch::Library& m = *library;
   m.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   m.impl("empty_strided", TORCH_FN(empty_strided));

@@ -31,7 +31,7 @@ bool make_box(int64_t numel, std::span<const int64_t> sizes, std::span<const int
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 1 || strides[d] == 0) continue;
     int at = n++;
-    while (at > 0 && box.strides[at - 1] < strides[d]) {   // insertion sort, largest stride first
+    while (at > 0 && box.strides[at - 1] < strides[d]) {  // insertion sort, largest stride first
       box.strides[at] = box.strides[at - 1];
       box.axes[at] = box.axes[at - 1];
       --at;
@@ -106,9 +106,7 @@ Value apply_bits(Value v, const View& view) {
   return v;
 }
 
-bool same_dims(const Type& base, const View& view) {
-  return view.access == Access::Whole && base.dims == view.sizes;
-}
+bool same_dims(const Type& base, const View& view) { return view.access == Access::Whole && base.dims == view.sizes; }
 
 // As many whole elements of `dtype` as there are; bytes left over at the end are not read.
 Value as_dtype(Value base, DType dtype) {
@@ -126,7 +124,8 @@ Access classify(int64_t numel, std::span<const int64_t> sizes, std::span<const i
   int64_t end = offset + 1;
   for (size_t d = 0; d < sizes.size(); ++d) end = sizes[d] > 0 ? end + (sizes[d] - 1) * strides[d] : INT64_MIN;
   if (end > numel) [[unlikely]] {
-    fail(ErrorKind::Runtime, "a tensor reaches ", end, " elements into a storage of ", numel, ": the storage was resized");
+    fail(ErrorKind::Runtime, "a tensor reaches ", end, " elements into a storage of ", numel,
+         ": the storage was resized");
   }
   Box box;
   if (sizes.size() > kMaxRank || !make_box(numel, sizes, strides, box)) {
@@ -232,8 +231,10 @@ Value read(Value base, const View& view, const Values& digits) {
     bool broadcasts = false;
     for (size_t d = 0; d < view.sizes.size(); ++d) {
       const bool is_axis = std::find(axes.begin(), axes.end(), static_cast<int>(d)) != axes.end();
-      if (is_axis) with_ones[d] = view.sizes[d];
-      else if (view.sizes[d] != 1) broadcasts = true;
+      if (is_axis)
+        with_ones[d] = view.sizes[d];
+      else if (view.sizes[d] != 1)
+        broadcasts = true;
     }
     v = broadcasts ? broadcast_in_dim(v, view.sizes, placed) : reshape(v, with_ones);
   }

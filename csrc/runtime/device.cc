@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "runtime/memory.h"
 
 namespace tpu::runtime {
 namespace {
@@ -191,6 +192,7 @@ void Runtime::open() {
   TPU_CHECK(client_->devices().size() <= 127, "the plugin shows ", client_->devices().size(),
             " devices; PyTorch can address 127");
   is_cpu_ = client_->platform_name() == "cpu";
+  if (is_cpu_) memory::keep_freed_pages();
   struct stat info{};
   const bool known = stat(plugin_->path().c_str(), &info) == 0;
   Hash128 attributes;  // the CPU plugin's platform version says only "cpu"; these name XLA's version

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory.h"
 
+#include <malloc.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "runtime/device.h"
@@ -109,5 +113,22 @@ void reset_accumulated(int device) {
 }
 
 int64_t limit(int) { return Runtime::get().memory_limit(); }
+
+void keep_freed_pages() {
+#ifdef __GLIBC__
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view text(*variable);
+    if (text.starts_with("MALLOC_") || text.starts_with("GLIBC_TUNABLES=")) return;
+  }
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest it takes
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+#endif
+}
+
+void release_freed_pages() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 }  // namespace tpu::runtime::memory

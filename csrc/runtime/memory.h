@@ -21,4 +21,11 @@ void reset_peak(int device);
 void reset_accumulated(int device);
 int64_t limit(int device);
 
+// The CPU plugin's device memory is the heap: has the C library keep freed blocks for the next
+// operator, where it would hand them back to the system and fault them in anew. Leaves settings of
+// the user's (MALLOC_*, GLIBC_TUNABLES) alone.
+void keep_freed_pages();
+// Hands kept blocks back to the system: what empty_cache() can do on the CPU plugin.
+void release_freed_pages();
+
 }  // namespace tpu::runtime::memory
