@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every entry of PyTorch's optim_db: steps on tpu against the CPU's plain loop, and no program compiled after the
-second step. See expected_failures.txt."""
+second step (LBFGS apart, whose line search takes its own way each time). See expected_failures.txt."""
 
 from typing import Any
 
@@ -22,8 +22,11 @@ CASES = [
     pytest.param(info, implementation, id=f"{info.optim_cls.__name__}-{implementation}")
     for info in optim_db
     for implementation in FLAGS
-    if implementation in ("default", *info.supported_impls) or implementation == "plain" and "foreach" in info.supported_impls
-    or implementation == "capturable" and info.has_capturable_arg
+    if implementation in ("default", *info.supported_impls)
+    or implementation == "plain"
+    and "foreach" in info.supported_impls
+    or implementation == "capturable"
+    and info.has_capturable_arg
 ]
 
 
@@ -70,4 +73,5 @@ def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
         want, _ = train(info, kwargs, "cpu", 3)
         got, programs = train(info, {**conformance.on_tpu(kwargs), **FLAGS[implementation]}, "tpu", 3)
         conformance.close(got, want, f"{made.desc}, {kwargs}", rtol=1e-5, atol=1e-5)
-        assert programs[1] == programs[2], f"{made.desc}: {programs[2] - programs[1]} programs compiled in the third step"
+        grown = programs[2] - programs[1]
+        assert not grown or info.step_requires_closure, f"{made.desc}: {grown} programs compiled in the third step"

@@ -254,7 +254,10 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   // an index out of range the rest may be written.
   for (const ResultSpec& result : plan->results) {
     if (result.to != ResultSpec::To::Write) continue;
-    call.tensors[static_cast<size_t>(result.tensor)].slot->set(values[static_cast<size_t>(result.program_result)]);
+    const TensorArg& arg = call.tensors[static_cast<size_t>(result.tensor)];
+    arg.slot->set(values[static_cast<size_t>(result.program_result)]);
+    // PyTorch's wrappers count writes to single tensors, and leave lists to the kernel.
+    if (def_.options.lists && !arg.tensor->is_inference()) arg.tensor->unsafeGetTensorImpl()->bump_version();
   }
   if (runtime::eager_mode() == runtime::EagerMode::DeferNeverAndLaunchBlocking) [[unlikely]] {
     try {

@@ -267,6 +267,8 @@ TPU_LOWER("index_select",
 // y[index[i]] += alpha * source[i]
 TPU_LOWER("index_add",
           [](Value x, Dim dim, Value index, Value source, Scale alpha) {
+            TPU_CHECK(x.dtype() == source.dtype(), "index_add_(): self (", torch_name(x.dtype()), ") and source (",
+                      torch_name(source.dtype()), ") must have the same scalar type");
             if (alpha.zero) return x;
             if (!alpha.one) source = source * convert(alpha.value, source.dtype());
             const bool vector = x.rank() <= 1;

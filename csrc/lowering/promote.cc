@@ -97,6 +97,10 @@ Value cast(Value x, DType t) {
 }
 
 void check_fits(DType t, const std::vector<Literal>& numbers) {
+  for (const Literal& number : numbers) {
+    TPU_CHECK(is_complex(t) || number.number().imag() == 0, "value cannot be converted to type ", torch_name(t),
+              " without overflow");
+  }
   struct Range {
     DType dtype;
     double low, high;

@@ -21,6 +21,8 @@ struct Moments {
 
 // m = sum x / n; sum |x - m|^2 / max(n - correction, 0)
 static Moments moments(Value x, const hlo::Axes& dims, std::optional<double> correction, bool keep_dims) {
+  TPU_CHECK(is_floating(x.dtype()) || is_complex(x.dtype()),
+            "std and var only support floating point and complex dtypes");
   Value a = accumulate(x);
   const auto n = static_cast<double>(count(x, dims));
   Value m = sum(a, dims, keep) / n;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <thread>
 
+#include "runtime/device.h"
 #include "runtime/value.h"
 
 namespace tpu::runtime {
@@ -19,12 +20,13 @@ class Slot {
   // Type of the value, or the one that a value would have.
   const hlo::Type* type() const { return type_.load(std::memory_order_acquire); }
   // The value, null when nothing was written yet.
-  // Waits while a launch that consumes the value is under way in another thread.
+  // Waits while a launch that consumes the value is under way in another thread; in a forked child
+  // there is no such thread any more.
   ValueRef value() const {
     for (;;) {
       {
         Lock lock(busy_);
-        if (!consumed_) return value_;
+        if (!consumed_ || in_forked_child()) return value_;
       }
       std::this_thread::yield();
     }
