@@ -18,15 +18,18 @@ FLAGS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},
     "capturable": {"capturable": True},
 }
+
+
+def implementations(info: OptimizerInfo) -> list[str]:
+    plain = ["plain"] if "foreach" in info.supported_impls else []
+    capturable = ["capturable"] if info.has_capturable_arg else []
+    return ["default", *plain, *(name for name in info.supported_impls if name in FLAGS), *capturable]
+
+
 CASES = [
-    pytest.param(info, implementation, id=f"{info.optim_cls.__name__}-{implementation}")
+    pytest.param(info, name, id=f"{info.optim_cls.__name__}-{name}")
     for info in optim_db
-    for implementation in FLAGS
-    if implementation in ("default", *info.supported_impls)
-    or implementation == "plain"
-    and "foreach" in info.supported_impls
-    or implementation == "capturable"
-    and info.has_capturable_arg
+    for name in implementations(info)
 ]
 
 

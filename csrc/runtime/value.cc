@@ -31,18 +31,13 @@ const hlo::Type* intern(const hlo::Type& type) {
   return it->second;
 }
 
-DeviceValue::DeviceValue(const hlo::Type* type, int device, pjrt::Buffer buffer) : DeviceValue(type, device) {
-  fill(std::move(buffer));
-}
-
-void DeviceValue::fill(pjrt::Buffer buffer) {
-  buffer_ = std::move(buffer);
-  counted_ = type_->bytes();
-  memory::add(device_, counted_);
+DeviceValue::DeviceValue(const hlo::Type* type, int device, pjrt::Buffer buffer, bool counted)
+    : type_(type), device_(device), counted_(counted ? type->bytes() : -1), buffer_(std::move(buffer)) {
+  if (counted) memory::add(device_, counted_);
 }
 
 DeviceValue::~DeviceValue() {
-  if (counted_ > 0 || buffer_.handle()) memory::remove(device_, counted_);
+  if (counted_ >= 0) memory::remove(device_, counted_);
   // The plugin's threads are gone in a forked child: touching its objects could wait for them.
   if (in_forked_child()) buffer_.release();
 }

@@ -19,8 +19,8 @@ const hlo::Type* intern(const hlo::Type& type);
 class DeviceValue {
  public:
   DeviceValue(const hlo::Type* type, int device) : type_(type), device_(device) {}
-  // Takes over `buffer` and counts its bytes in the memory statistics.
-  DeviceValue(const hlo::Type* type, int device, pjrt::Buffer buffer);
+  // Takes over `buffer`; `counted`: its bytes stand in the memory statistics.
+  DeviceValue(const hlo::Type* type, int device, pjrt::Buffer buffer, bool counted = true);
   ~DeviceValue();
   DeviceValue(const DeviceValue&) = delete;
   DeviceValue& operator=(const DeviceValue&) = delete;
@@ -29,7 +29,6 @@ class DeviceValue {
   int device() const { return device_; }
   bool ready_to_use() const { return static_cast<bool>(buffer_.handle()); }
   pjrt::Buffer& buffer() { return buffer_; }
-  void fill(pjrt::Buffer buffer);  // of a value that had none
 
   void retain() { owners_.fetch_add(1, std::memory_order_relaxed); }
   void release() {
@@ -41,7 +40,7 @@ class DeviceValue {
   const hlo::Type* type_;
   int device_;
   std::atomic<int> owners_{0};
-  int64_t counted_ = 0;
+  int64_t counted_ = -1;                       // bytes in the statistics; -1: none
   pjrt::Buffer buffer_;
 };
 
