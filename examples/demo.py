@@ -84,8 +84,8 @@ def main():
     same = torch.equal(tokens, expected) and torch.equal(again, expected)
     print(f"          {'the same tokens as on the CPU' if same else 'NOT the tokens of the CPU'}")
     print(
-        f"speed:    {len(tokens) / seconds:.1f} tokens/s on {args.device}, {len(expected) / cpu_seconds:.1f} on the CPU;"
-        f" the first answer took {first:.1f} s, compiling included"
+        f"speed:    {len(tokens) / seconds:.1f} tokens/s on {args.device},"
+        f" {len(expected) / cpu_seconds:.1f} on the CPU; the first answer took {first:.1f} s, compiling included"
     )
 
     losses = fine_tune(model, tokenizer, args.device, args.steps)
@@ -103,8 +103,10 @@ def report():
     fallbacks = torch.tpu.fallback_stats()
     print(f"devices:  {torch.accelerator.device_count()} x {torch.tpu.get_device_name(0)}")
     print(f"plugin:   {_C.plugin_info()['path']}")
-    print(f"programs: {metrics['programs_compiled']} compiled in {metrics['compile_seconds']:.1f} s, "
-          f"{metrics['programs_from_disk']} from the disk cache, {metrics['launches']} launches")
+    print(
+        f"programs: {metrics['programs_compiled']} compiled in {metrics['compile_seconds']:.1f} s, "
+        f"{metrics['programs_from_disk']} from the disk cache, {metrics['launches']} launches"
+    )
     print(f"fallback: {fallbacks or 'no operator ran on the CPU'}")
 
 

@@ -18,7 +18,7 @@ ALLOWED = {
     "distributed": {"base", "pjrt", "hlo", "lowering", "runtime", "aten"},
     "python": {"base", "pjrt", "hlo", "lowering", "runtime", "aten", "distributed"},
 }
-TORCH = re.compile(r'#include <(ATen|c10|torch)/')
+TORCH = re.compile(r"#include <(ATen|c10|torch)/")
 MAX_LINES = 600
 
 

@@ -2,8 +2,8 @@
 #include "aten/meta.h"
 
 #include <ATen/EmptyTensor.h>
-#include <c10/util/Exception.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 namespace tpu::aten {
 namespace {

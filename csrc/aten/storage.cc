@@ -40,7 +40,8 @@ class AddressSpace {
     }
     if (next_ == 0) reserve();
     const uintptr_t address = next_;
-    if (size > end_ - address) fail(ErrorKind::OutOfMemory, "tpu out of memory: a tensor of ", bytes, " bytes is larger than any device");
+    if (size > end_ - address)
+      fail(ErrorKind::OutOfMemory, "tpu out of memory: a tensor of ", bytes, " bytes is larger than any device");
     next_ += size;
     return address;
   }
@@ -91,12 +92,11 @@ c10::DataPtr make_data_ptr(size_t nbytes, int device, const hlo::Type* type) {
   auto slot = std::make_unique<Slot>(device, type);
   slot->address = addresses().take(nbytes, slot.get());
   void* pointer = reinterpret_cast<void*>(slot->address);
-  return {pointer, slot.release(), &delete_slot, c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device))};
+  return {pointer, slot.release(), &delete_slot,
+          c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device))};
 }
 
-const hlo::Type* bytes_type(size_t nbytes) {
-  return runtime::intern({hlo::DType::U8, {static_cast<int64_t>(nbytes)}});
-}
+const hlo::Type* bytes_type(size_t nbytes) { return runtime::intern({hlo::DType::U8, {static_cast<int64_t>(nbytes)}}); }
 
 class Allocator final : public c10::DeviceAllocator {
  public:
@@ -113,7 +113,7 @@ class Allocator final : public c10::DeviceAllocator {
   bool initialized() override { return runtime::Runtime::opened(); }
   // Freed memory goes straight back to PJRT; the CPU plugin's is the C library's heap.
   void emptyCache(c10::MempoolId_t = {0, 0}) override { runtime::memory::release_freed_pages(); }
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}   // PJRT keeps buffers of pending launches
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // PJRT keeps buffers of pending launches
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     return device_stats(device);
   }
@@ -147,7 +147,8 @@ c10::Storage make_storage(int device, runtime::ValueRef value) {
 
 Slot& slot_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& pointer = storage.data_ptr();
-  if (pointer.get_deleter() == &delete_slot) [[likely]] return *static_cast<Slot*>(pointer.get_context());
+  if (pointer.get_deleter() == &delete_slot) [[likely]]
+    return *static_cast<Slot*>(pointer.get_context());
   // PyTorch wraps our addresses when it saves a storage or takes part in DLPack.
   Slot* slot = addresses().find(reinterpret_cast<uintptr_t>(pointer.get()));
   TORCH_CHECK(slot != nullptr, "expected a storage that the tpu device allocated; a view that doesn't start where its ",

@@ -130,9 +130,10 @@ class ScalarCache {
     }
     // Not counted as the user's memory: a few bytes that stay.
     Runtime& runtime = Runtime::get();
-    ValueRef value(new DeviceValue(type, device,
-                                   runtime.client().from_host(bits.data(), pjrt_type(type->dtype), nullptr, 0, runtime.device(device)),
-                                   /*counted=*/false));
+    ValueRef value(new DeviceValue(
+        type, device,
+        runtime.client().from_host(bits.data(), pjrt_type(type->dtype), nullptr, 0, runtime.device(device)),
+        /*counted=*/false));
     std::lock_guard lock(mutex_);
     entry.bits = bits;
     entry.value = value;

@@ -40,7 +40,7 @@ class DeviceValue {
   const hlo::Type* type_;
   int device_;
   std::atomic<int> owners_{0};
-  int64_t counted_ = -1;                       // bytes in the statistics; -1: none
+  int64_t counted_ = -1;  // bytes in the statistics; -1: none
   pjrt::Buffer buffer_;
 };
 

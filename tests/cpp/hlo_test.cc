@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <numeric>   // brings std::reduce into overload resolution, as in a lowering file
+#include <numeric>  // brings std::reduce into overload resolution, as in a lowering file
 
 #include "base/error.h"
 #include "hlo/math.h"
@@ -12,12 +12,12 @@
 using namespace tpu;
 using namespace tpu::hlo;
 
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
       std::fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                               \
-    }                                                                           \
+      ++failures;                                                                   \
+    }                                                                               \
   } while (false)
 
 namespace {
@@ -74,7 +74,7 @@ void broadcasting() {
   CHECK(eq(x, y).type() == (Type{DType::PRED, {2, 3}}));
   CHECK(where(gt(x, 0), y, 0).dims() == (Dims{2, 3}));
   const size_t before = count_nodes(g);
-  Value z = 1 - x;   // a splat of x's shape and the subtraction, no broadcast
+  Value z = 1 - x;  // a splat of x's shape and the subtraction, no broadcast
   CHECK(count_nodes(g) == before + 2 && z.dims() == x.dims());
   CHECK(broadcast_to(x, {2, 1}).same(x) && reshape(x, {2, 1}).same(x) && convert(x, DType::F32).same(x));
   CHECK(transpose(x, {0, 1}).same(x) && slice_dim(x, 0, 0, 2).same(x) && sum(x, Dims{}).same(x));
@@ -128,20 +128,22 @@ void errors() {
   CHECK(contains(error_of([&] { lt(complex(x, x), 0); }), "no order"));
   CHECK(contains(error_of([&] { slice_dim(x, 1, 0, 4); }), "slice"));
   CHECK(contains(error_of([&] {
-    while_({n}, [](const Values& s) { return lt(s[0], 1); }, [&](const Values&) { return Values{x}; });
-  }), "the body returns f32[2,3]"));
-  CHECK(contains(error_of([&] {
-    reduce(x, scalar(g, DType::F32, 0), {0}, [&](Value a, Value) { return a * sum(x, {0, 1}); });
-  }), "from outside"));
-  CHECK(&g.current() == &g.body());   // restored though the functions threw
+                   while_({n}, [](const Values& s) { return lt(s[0], 1); }, [&](const Values&) { return Values{x}; });
+                 }),
+                 "the body returns f32[2,3]"));
+  CHECK(contains(
+      error_of([&] { reduce(x, scalar(g, DType::F32, 0), {0}, [&](Value a, Value) { return a * sum(x, {0, 1}); }); }),
+      "from outside"));
+  CHECK(&g.current() == &g.body());  // restored though the functions threw
 }
 
 std::string sample(int64_t size, double factor, Hash128* hash, bool dead) {
   Graph g;
   Value x = g.parameter({DType::F32, {2, size}}), n = g.parameter({DType::S32, {}});
   if (dead) exp(sum(x, 0));
-  Values loop = while_({n, x}, [](const Values& s) { return lt(s[0], 10); },
-                       [&](const Values& s) { return Values{s[0] + 1, s[1] * factor + sum(x, 1, keep)}; });
+  Values loop = while_(
+      {n, x}, [](const Values& s) { return lt(s[0], 10); },
+      [&](const Values& s) { return Values{s[0] + 1, s[1] * factor + sum(x, 1, keep)}; });
   g.set_results({loop[1]});
   g.alias(0, 0);
   *hash = g.hash();
@@ -153,7 +155,7 @@ void hashing() {
   const std::string one = sample(3, 2, &a, false), same = sample(3, 2, &b, true);
   sample(4, 2, &c, false);
   sample(3, 2.5, &d, false);
-  CHECK(one == same && a == b);   // dead nodes do not count
+  CHECK(one == same && a == b);  // dead nodes do not count
   CHECK(!(a == c) && !(a == d));
   Graph g, h;
   Value x = g.parameter({DType::F32, {}}), y = g.parameter({DType::F32, {}});
@@ -200,7 +202,7 @@ void printing() {
   Value m = constant(call, {DType::S32, {2, 2}}, std::vector<int64_t>{1, 2, 3, 4});
   call.set_results({m});
   const std::string text = print_mlir(call, "m");
-  CHECK(contains(text, R"(    "stablehlo.custom_call"() <{call_target_name = "Target")"));   // kept: side effect
+  CHECK(contains(text, R"(    "stablehlo.custom_call"() <{call_target_name = "Target")"));  // kept: side effect
   CHECK(contains(text, R"(backend_config = "a\22b\0A")") && contains(text, "dense<[[1, 2], [3, 4]]>"));
 }
 

@@ -24,12 +24,12 @@ namespace {
 
 int failures = 0;
 
-#define CHECK(...)                                                                       \
-  do {                                                                                   \
-    if (!(__VA_ARGS__)) {                                                                \
-      ++failures;                                                                        \
-      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #__VA_ARGS__);     \
-    }                                                                                    \
+#define CHECK(...)                                                                   \
+  do {                                                                               \
+    if (!(__VA_ARGS__)) {                                                            \
+      ++failures;                                                                    \
+      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #__VA_ARGS__); \
+    }                                                                                \
   } while (false)
 
 // The error `f` throws, or an Internal one that says it threw none.
@@ -86,8 +86,8 @@ Values download(const Buffer& b) {
   return v;
 }
 
-Buffer run(Client& client, const Executable& program, const Buffer& a, const Buffer& b,
-           const Device& device, std::vector<int64_t> keep = {}) {
+Buffer run(Client& client, const Executable& program, const Buffer& a, const Buffer& b, const Device& device,
+           std::vector<int64_t> keep = {}) {
   PJRT_Buffer* in[] = {a.handle(), b.handle()};
   PJRT_Buffer* out = nullptr;
   Event done;
@@ -170,9 +170,9 @@ void test_element_types(Client& client) {
   struct {
     PJRT_Buffer_Type type;
     size_t size;
-  } types[] = {{PJRT_Buffer_Type_PRED, 1}, {PJRT_Buffer_Type_S8, 1},   {PJRT_Buffer_Type_S64, 8},
-               {PJRT_Buffer_Type_F16, 2},  {PJRT_Buffer_Type_BF16, 2}, {PJRT_Buffer_Type_F32, 4},
-               {PJRT_Buffer_Type_F64, 8},  {PJRT_Buffer_Type_C64, 8},  {PJRT_Buffer_Type_C128, 16},
+  } types[] = {{PJRT_Buffer_Type_PRED, 1}, {PJRT_Buffer_Type_S8, 1},      {PJRT_Buffer_Type_S64, 8},
+               {PJRT_Buffer_Type_F16, 2},  {PJRT_Buffer_Type_BF16, 2},    {PJRT_Buffer_Type_F32, 4},
+               {PJRT_Buffer_Type_F64, 8},  {PJRT_Buffer_Type_C64, 8},     {PJRT_Buffer_Type_C128, 16},
                {PJRT_Buffer_Type_U64, 8},  {PJRT_Buffer_Type_F8E4M3FN, 1}};
   const std::vector<int64_t> shapes[] = {{}, {0}, {3, 0, 2}, {5}, {2, 3, 4}};
   const Device& device = client.devices()[0];
@@ -210,14 +210,14 @@ void test_errors(Client& client, const Executable& add, const std::string& optio
   PJRT_Buffer* in[] = {a.handle(), a.handle(), a.handle()};
   PJRT_Buffer* out = nullptr;
   for (size_t count : {0, 1, 3})
-    CHECK(error_of([&] { add.execute(in, count, &out, device, nullptr, 0, nullptr); }).kind() ==
-          ErrorKind::Runtime);
+    CHECK(error_of([&] { add.execute(in, count, &out, device, nullptr, 0, nullptr); }).kind() == ErrorKind::Runtime);
 
   Executable huge = client.compile(R"(module {
     func.func @main(%a: tensor<f32>) -> tensor<2748779069440xf32> {
       %0 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> tensor<2748779069440xf32>
       return %0 : tensor<2748779069440xf32>
-    }})", options);
+    }})",
+                                   options);
   float one = 1;
   Buffer scalar = client.from_host(&one, PJRT_Buffer_Type_F32, nullptr, 0, device);
   in[0] = scalar.handle();
@@ -308,11 +308,11 @@ void leave_running(Client& client, const std::string& options) {
       %0 = stablehlo.dot %a, %a
            : (tensor<1500x1500xf32>, tensor<1500x1500xf32>) -> tensor<1500x1500xf32>
       return %0 : tensor<1500x1500xf32>
-    }})", options);
+    }})",
+                                             options);
   const int64_t dims[] = {1500, 1500};
   Values v(1500 * 1500, 1);
-  static Buffer last =
-      client.from_host(v.data(), PJRT_Buffer_Type_F32, dims, 2, client.devices()[0]);
+  static Buffer last = client.from_host(v.data(), PJRT_Buffer_Type_F32, dims, 2, client.devices()[0]);
   for (int i = 0; i < 4; ++i) {
     PJRT_Buffer* in[] = {last.handle()};
     PJRT_Buffer* out = nullptr;
@@ -347,18 +347,26 @@ void speed(Client& client, const std::string& options) {
     return Buffer(client.api(), out);
   };
   measure("launch, no event", [&] { launch(add, false, nullptr); });
-  measure("launch, event", [&] { Event e; launch(add, false, &e); });
-  measure("launch, event, await", [&] { Event e; launch(add, false, &e); e.await(); });
+  measure("launch, event", [&] {
+    Event e;
+    launch(add, false, &e);
+  });
+  measure("launch, event, await", [&] {
+    Event e;
+    launch(add, false, &e);
+    e.await();
+  });
   measure("launch, ready event of the output", [&] { launch(add, false, nullptr).ready().await(); });
   measure("launch, input kept", [&] { launch(in_place, true, nullptr); });
   measure("launch, input donated", [&] { a = launch(in_place, false, nullptr); });
-  measure("launch, input donated, event", [&] { Event e; a = launch(in_place, false, &e); });
+  measure("launch, input donated, event", [&] {
+    Event e;
+    a = launch(in_place, false, &e);
+  });
   measure("launch chained, no event", [&] { a = launch(add, false, nullptr); });
   a.ready().await();
   int64_t scalar = 3;
-  measure("from_host, 8 bytes", [&] {
-    client.from_host(&scalar, PJRT_Buffer_Type_S64, nullptr, 0, device);
-  });
+  measure("from_host, 8 bytes", [&] { client.from_host(&scalar, PJRT_Buffer_Type_S64, nullptr, 0, device); });
   Buffer s = client.from_host(&scalar, PJRT_Buffer_Type_S64, nullptr, 0, device);
   measure("to_host, 8 bytes, await", [&] { s.to_host(&scalar, sizeof scalar).await(); });
   measure("read, 8 bytes", [&] { s.read(&scalar, sizeof scalar); });

@@ -68,7 +68,7 @@ constexpr const char* kSlow = R"(module @slow {
 
 struct Slow {
   pjrt::Executable program;
-  std::vector<pjrt::Buffer> results;   // kept: freeing one would not wait either
+  std::vector<pjrt::Buffer> results;  // kept: freeing one would not wait either
   Slow() : program(Runtime::get().client().compile(kSlow, pjrt::serialize(pjrt::CompileOptions{}))) {}
   void launch(int device) {
     Runtime& runtime = Runtime::get();
@@ -114,7 +114,7 @@ void test_memory() {
 void test_streams() {
   Slow slow;
   slow.launch(0);
-  synchronize_device(0);   // warm
+  synchronize_device(0);  // warm
   CHECK(stream_idle(0, 0));
 
   // Idle, markers and their times.
@@ -141,13 +141,13 @@ void test_streams() {
   end.block(0, other);
   CHECK(!stream_idle(0, other));
   Marker after;
-  after.record(0, other);   // nothing launched there: ready with what it waits for
+  after.record(0, other);  // nothing launched there: ready with what it waits for
   CHECK(!after.ready());
   set_current_stream(0, other);
   CHECK(current_stream(0) == other && current_stream(1) == 0);
   slow.launch(0);
   CHECK(end.ready());
-  after.wait();   // follows `end` through a callback, so perhaps a moment later
+  after.wait();  // follows `end` through a callback, so perhaps a moment later
   CHECK(after.ready());
   synchronize_stream(0, other);
   CHECK(stream_idle(0, other));
@@ -218,7 +218,7 @@ int main(int argc, char** argv) {
   setenv("TPU_LIBRARY_PATH", "/nowhere/plugin.so", 1);
   const std::string error = error_of([] { Runtime::get(); });
   CHECK(contains(error, "TPU_LIBRARY_PATH: there is no file /nowhere/plugin.so"));
-  setenv("TPU_LIBRARY_PATH", argv[1], 1);   // a later call tries again
+  setenv("TPU_LIBRARY_PATH", argv[1], 1);  // a later call tries again
   setenv("TORCH_TPU_VIRTUAL_DEVICES", "2", 1);
   setenv("TORCH_TPU_MEMORY_LIMIT_MB", "64", 1);
   test_devices();

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolution, pooling, normalization, interpolation and padding where OpInfo does not look."""
+
 import pytest
 import torch
-import torch_tpu  # noqa: F401
 from torch.nn import functional as F
+
+import torch_tpu  # noqa: F401
 
 NAN, INF = float("nan"), float("inf")
 
@@ -17,8 +19,9 @@ def both(f, *tensors, rtol=1e-4, atol=1e-4):
         outs = list(out) if isinstance(out, (tuple, list)) else [out]
         grads = []
         if any(o.requires_grad for o in outs):
-            torch.autograd.backward([o for o in outs if o.requires_grad],
-                                    [o.detach().clone() for o in outs if o.requires_grad])
+            torch.autograd.backward(
+                [o for o in outs if o.requires_grad], [o.detach().clone() for o in outs if o.requires_grad]
+            )
             grads = [t.grad for t in leaves if t.grad is not None]
         results.append([t.detach().cpu() for t in outs + grads])
     torch.testing.assert_close(results[1], results[0], rtol=rtol, atol=atol, equal_nan=True)
@@ -31,8 +34,10 @@ def raises_alike(f):
         f("tpu")
 
 
-@pytest.mark.parametrize("n,stride,padding,dilation,groups", [
-    (1, 2, 1, 2, 1), (2, 1, 0, 1, 4), (2, (2, 3), (1, 2), (2, 1), 2), (3, 2, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "n,stride,padding,dilation,groups",
+    [(1, 2, 1, 2, 1), (2, 1, 0, 1, 4), (2, (2, 3), (1, 2), (2, 1), 2), (3, 2, 1, 1, 1)],
+)
 def test_convolution_geometry(n, stride, padding, dilation, groups):
     conv = (F.conv1d, F.conv2d, F.conv3d)[n - 1]
     x, w, b = torch.randn(2, 4, *[7, 9, 8][:n]), torch.randn(8, 4 // groups, *[3, 2, 3][:n]), torch.randn(8)
@@ -51,9 +56,16 @@ def test_convolution_of_channels_last_and_no_batch():
     both(lambda x, w: F.conv2d(x[None].contiguous(memory_format=torch.channels_last), w), x, w, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("x,w,options", [
-    ((1, 3, 4, 4), (2, 4, 3, 3), {}), ((1, 3, 2, 2), (2, 3, 3, 3), {}), ((1, 4, 4, 4), (3, 2, 1, 1), {"groups": 2}),
-    ((1, 3, 4, 4), (2, 3, 3, 3), {"stride": 0}), ((1, 3, 4, 4), (2, 3, 3, 3), {"padding": -1})])
+@pytest.mark.parametrize(
+    "x,w,options",
+    [
+        ((1, 3, 4, 4), (2, 4, 3, 3), {}),
+        ((1, 3, 2, 2), (2, 3, 3, 3), {}),
+        ((1, 4, 4, 4), (3, 2, 1, 1), {"groups": 2}),
+        ((1, 3, 4, 4), (2, 3, 3, 3), {"stride": 0}),
+        ((1, 3, 4, 4), (2, 3, 3, 3), {"padding": -1}),
+    ],
+)
 def test_convolution_refuses(x, w, options):
     raises_alike(lambda d: F.conv2d(torch.zeros(x, device=d), torch.zeros(w, device=d), **options))
 
@@ -88,7 +100,10 @@ def test_large_windows():
 def test_infinity_stays_in_its_window():
     x = torch.zeros(1, 1, 7, 7)
     x[0, 0, 0, 0] = INF
-    for f in (lambda t: F.adaptive_avg_pool2d(t, 3), lambda t: F.interpolate(t, size=(3, 4), mode="bilinear", antialias=True)):
+    for f in (
+        lambda t: F.adaptive_avg_pool2d(t, 3),
+        lambda t: F.interpolate(t, size=(3, 4), mode="bilinear", antialias=True),
+    ):
         torch.testing.assert_close(f(x.to("tpu")).cpu(), f(x), equal_nan=True)
 
 
@@ -107,14 +122,21 @@ def test_batch_norm_running_statistics(momentum):
 
 def test_batch_norm_without_parameters():
     both(lambda x: F.batch_norm(x, None, None, training=True), torch.randn(4, 3, 5), atol=1e-3)
-    both(lambda x, w: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, None), torch.randn(4, 3), torch.randn(3))
+    both(
+        lambda x, w: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, None),
+        torch.randn(4, 3),
+        torch.randn(3),
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mixed_dtypes_of_norms(dtype):
     x, w = torch.randn(2, 4, 6).to(dtype), torch.randn(6)
-    for f in (lambda d: F.layer_norm(x.to(d), (6,), w.to(d)), lambda d: F.group_norm(x.to(d), 2, w[:4].to(d)),
-              lambda d: F.batch_norm(x.to(d), None, None, w[:4].to(d), training=True)):
+    for f in (
+        lambda d: F.layer_norm(x.to(d), (6,), w.to(d)),
+        lambda d: F.group_norm(x.to(d), 2, w[:4].to(d)),
+        lambda d: F.batch_norm(x.to(d), None, None, w[:4].to(d), training=True),
+    ):
         torch.testing.assert_close(f("tpu").cpu(), f("cpu"), rtol=2e-2, atol=2e-2)
     raises_alike(lambda d: F.layer_norm(x.float().to(d), (6,), w.bfloat16().to(d)))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fourier transforms of every kind, length and normalization."""
+
 import pytest
 import torch
 
@@ -63,4 +64,9 @@ def test_stft():
     x = torch.randn(2, 64)
     w = torch.hann_window(16)
     check(lambda t: torch.stft(t, 16, 4, window=w.to(t.device), return_complex=True), x)
-    check(lambda t: torch.istft(torch.stft(t, 16, 4, window=w.to(t.device), return_complex=True), 16, 4, window=w.to(t.device)), x)
+    check(
+        lambda t: torch.istft(
+            torch.stft(t, 16, 4, window=w.to(t.device), return_complex=True), 16, 4, window=w.to(t.device)
+        ),
+        x,
+    )

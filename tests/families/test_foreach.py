@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """List operators: one launch, the numbers of the single operator, mixed lists."""
+
 import pytest
 import torch
 
@@ -63,7 +64,7 @@ IN_PLACE = {
 def test_functional(name, dtype):
     want = CALLS[name](*lists("cpu", 2, dtype), *lists("cpu", 1, dtype, positive=True))
     args = (*lists("tpu", 2, dtype), *lists("tpu", 1, dtype, positive=True))
-    CALLS[name](*args)   # the empty tensor gets its value
+    CALLS[name](*args)  # the empty tensor gets its value
     before = torch.tpu.metrics()["launches"]
     got = CALLS[name](*args)
     if "tensor" not in name:
@@ -91,7 +92,11 @@ def test_in_place(name):
 def test_integers_promote():
     a = [torch.tensor([1, 2]), torch.tensor(3)]
     b = [t.to("tpu") for t in a]
-    for f in (lambda x: torch._foreach_add(x, 1.5), lambda x: torch._foreach_div(x, 2), lambda x: torch._foreach_mul(x, 2)):
+    for f in (
+        lambda x: torch._foreach_add(x, 1.5),
+        lambda x: torch._foreach_div(x, 2),
+        lambda x: torch._foreach_mul(x, 2),
+    ):
         torch.testing.assert_close([t.cpu() for t in f(b)], list(f(a)))
     with pytest.raises(RuntimeError, match="Promotion|can't be cast"):
         torch._foreach_add_(b, 1.5)
@@ -105,7 +110,11 @@ def test_mixed_devices():
 
 def test_mixed_dtypes():
     for d in ("cpu", "tpu"):
-        a = [torch.ones(2, device=d), torch.ones(2, dtype=torch.float64, device=d), torch.ones(2, dtype=torch.int32, device=d)]
+        a = [
+            torch.ones(2, device=d),
+            torch.ones(2, dtype=torch.float64, device=d),
+            torch.ones(2, dtype=torch.int32, device=d),
+        ]
         got = torch._foreach_mul(a, 2.5)
         assert [t.dtype for t in got] == [torch.float32, torch.float64, torch.float32]
     with pytest.raises(RuntimeError):

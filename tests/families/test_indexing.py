@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Indexing beyond PyTorch's samples: bad indices, masks, duplicates, views, sizes that depend on data."""
+
 import pytest
 import torch
+
 import torch_tpu  # noqa: F401
 
 X = torch.arange(24.0).reshape(2, 3, 4)
@@ -39,38 +41,44 @@ j = torch.tensor([[2], [0]])
 row_mask = torch.tensor([True, False, True])
 
 
-@pytest.mark.parametrize("f", [
-    lambda x, i, j, m: x[0, i],
-    lambda x, i, j, m: x[:, i, j],
-    lambda x, i, j, m: x[j % 2, :, i],                       # indices apart: their dimensions come first
-    lambda x, i, j, m: x[:, m],
-    lambda x, i, j, m: x[:, m, 1:3],
-    lambda x, i, j, m: x[1, m, torch.tensor([0, 3], device=x.device)],
-    lambda x, i, j, m: x[x > 5],
-    lambda x, i, j, m: x[x > 99],
-    lambda x, i, j, m: x[..., i.int()],
-    lambda x, i, j, m: x[:, torch.tensor([2, 0])],           # an index on the CPU
-    lambda x, i, j, m: x[:, torch.tensor([True, False, True])],
-    lambda x, i, j, m: x.transpose(0, 2)[i, 1],
-    lambda x, i, j, m: x[torch.empty(0, dtype=torch.long, device=x.device)],
-    lambda x, i, j, m: x[:, m.to(torch.uint8)],
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i, j, m: x[0, i],
+        lambda x, i, j, m: x[:, i, j],
+        lambda x, i, j, m: x[j % 2, :, i],  # indices apart: their dimensions come first
+        lambda x, i, j, m: x[:, m],
+        lambda x, i, j, m: x[:, m, 1:3],
+        lambda x, i, j, m: x[1, m, torch.tensor([0, 3], device=x.device)],
+        lambda x, i, j, m: x[x > 5],
+        lambda x, i, j, m: x[x > 99],
+        lambda x, i, j, m: x[..., i.int()],
+        lambda x, i, j, m: x[:, torch.tensor([2, 0])],  # an index on the CPU
+        lambda x, i, j, m: x[:, torch.tensor([True, False, True])],
+        lambda x, i, j, m: x.transpose(0, 2)[i, 1],
+        lambda x, i, j, m: x[torch.empty(0, dtype=torch.long, device=x.device)],
+        lambda x, i, j, m: x[:, m.to(torch.uint8)],
+    ],
+)
 @pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
 def test_read(f):
     same(f, X, i, j, row_mask)
 
 
-@pytest.mark.parametrize("f", [
-    lambda x, m: x.__setitem__(x > 5, 7.0),
-    lambda x, m: x.__setitem__((slice(None), m), -1.0),
-    lambda x, m: x.__setitem__((slice(None), m), torch.arange(4.0, device=x.device)),
-    lambda x, m: x.__setitem__((slice(None), m), torch.arange(8.0, device=x.device).reshape(2, 4)),
-    lambda x, m: x.__setitem__((slice(None), m), torch.arange(16.0, device=x.device).reshape(2, 2, 4)),
-    lambda x, m: x[:, 1:].__setitem__((slice(None), torch.tensor([0, 1, 0], device=x.device)), 3.0),
-    lambda x, m: x.transpose(0, 2).index_put_((torch.tensor([0, 0, 3], device=x.device),), torch.tensor(2.0), True),
-    lambda x, m: x.index_put_((x > 5,), torch.tensor(2.0, device=x.device), accumulate=True),
-    lambda x, m: x.masked_scatter_(x > 20, torch.arange(5.0, device=x.device)),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, m: x.__setitem__(x > 5, 7.0),
+        lambda x, m: x.__setitem__((slice(None), m), -1.0),
+        lambda x, m: x.__setitem__((slice(None), m), torch.arange(4.0, device=x.device)),
+        lambda x, m: x.__setitem__((slice(None), m), torch.arange(8.0, device=x.device).reshape(2, 4)),
+        lambda x, m: x.__setitem__((slice(None), m), torch.arange(16.0, device=x.device).reshape(2, 2, 4)),
+        lambda x, m: x[:, 1:].__setitem__((slice(None), torch.tensor([0, 1, 0], device=x.device)), 3.0),
+        lambda x, m: x.transpose(0, 2).index_put_((torch.tensor([0, 0, 3], device=x.device),), torch.tensor(2.0), True),
+        lambda x, m: x.index_put_((x > 5,), torch.tensor(2.0, device=x.device), accumulate=True),
+        lambda x, m: x.masked_scatter_(x > 20, torch.arange(5.0, device=x.device)),
+    ],
+)
 def test_write(f):
     same(lambda x, m: (f(x, m), x)[1], X, row_mask)
 
@@ -78,37 +86,40 @@ def test_write(f):
 bad = torch.tensor([0, 9])
 
 
-@pytest.mark.parametrize("f", [
-    lambda x, i: x[i],
-    lambda x, i: x[-i],
-    lambda x, i: x.index_put_((i,), torch.tensor(1.0)),
-    lambda x, i: x.index_select(0, i),
-    lambda x, i: x.gather(0, i[:, None, None]),
-    lambda x, i: x.scatter(0, i[:, None, None], 1.0),
-    lambda x, i: x.scatter_add(0, i[:, None, None], x),
-    lambda x, i: x.index_add(0, i, x),
-    lambda x, i: x.index_copy(0, i, x),
-    lambda x, i: x.index_fill(0, i, 1.0),
-    lambda x, i: x.take(i * 9),
-    lambda x, i: x.put(i * 9, x[0, 0, :2]),
-    lambda x, i: torch.nn.functional.embedding(i, x[0]),
-    lambda x, i: x.masked_scatter(x > 5, x[0]),
-    lambda x, i: x[torch.ones(3, dtype=torch.bool, device=x.device)],
-    lambda x, i: x[i.float()],
-    lambda x, i: x[i.to(torch.int8)],
-    lambda x, i: x[i % 2, torch.arange(3, device=x.device)],
-    lambda x, i: x[i, i, i, i],
-    lambda x, i: x.index_put_((i % 2,), torch.ones(5, device=x.device)),
-    lambda x, i: torch.bincount(-i),
-    lambda x, i: torch.repeat_interleave(-i),
-    lambda x, i: torch.cat([]),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[-i],
+        lambda x, i: x.index_put_((i,), torch.tensor(1.0)),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.gather(0, i[:, None, None]),
+        lambda x, i: x.scatter(0, i[:, None, None], 1.0),
+        lambda x, i: x.scatter_add(0, i[:, None, None], x),
+        lambda x, i: x.index_add(0, i, x),
+        lambda x, i: x.index_copy(0, i, x),
+        lambda x, i: x.index_fill(0, i, 1.0),
+        lambda x, i: x.take(i * 9),
+        lambda x, i: x.put(i * 9, x[0, 0, :2]),
+        lambda x, i: torch.nn.functional.embedding(i, x[0]),
+        lambda x, i: x.masked_scatter(x > 5, x[0]),
+        lambda x, i: x[torch.ones(3, dtype=torch.bool, device=x.device)],
+        lambda x, i: x[i.float()],
+        lambda x, i: x[i.to(torch.int8)],
+        lambda x, i: x[i % 2, torch.arange(3, device=x.device)],
+        lambda x, i: x[i, i, i, i],
+        lambda x, i: x.index_put_((i % 2,), torch.ones(5, device=x.device)),
+        lambda x, i: torch.bincount(-i),
+        lambda x, i: torch.repeat_interleave(-i),
+        lambda x, i: torch.cat([]),
+    ],
+)
 def test_errors(f):
     same_error(f, X, bad)
 
 
 def test_histc_bounds():
-    same_error(lambda x: torch.histc(x, 4, 3, 1), X, text=False)   # PyTorch's meta kernel words it otherwise
+    same_error(lambda x: torch.histc(x, 4, 3, 1), X, text=False)  # PyTorch's meta kernel words it otherwise
 
 
 def test_usable_after_an_error():
@@ -126,11 +137,21 @@ def test_duplicates_count():
         same(lambda x, i, v: x.scatter_add(0, i, v), torch.zeros(3, dtype=dtype), index, v)
         for reduce in ("sum", "prod", "mean", "amax", "amin"):
             for include in (True, False):
-                same(lambda x, i, v: x.scatter_reduce(0, i, v, reduce, include_self=include), torch.ones(3, dtype=dtype) * -7, index, v)
+                same(
+                    lambda x, i, v: x.scatter_reduce(0, i, v, reduce, include_self=include),
+                    torch.ones(3, dtype=dtype) * -7,
+                    index,
+                    v,
+                )
 
 
 def test_nan_wins_in_scatter_reduce():
-    same(lambda x, i, v: x.scatter_reduce(0, i, v, "amax"), torch.zeros(2), torch.tensor([0, 0, 1]), torch.tensor([float("nan"), 1, 1]))
+    same(
+        lambda x, i, v: x.scatter_reduce(0, i, v, "amax"),
+        torch.zeros(2),
+        torch.tensor([0, 0, 1]),
+        torch.tensor([float("nan"), 1, 1]),
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
@@ -170,10 +191,15 @@ def test_a_new_count_is_no_new_program():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32])
 def test_sequences(dtype):
-    for make in (lambda d: torch.arange(-3, 9, 2, dtype=dtype, device=d), lambda d: torch.linspace(-5, 5, 4, dtype=dtype, device=d),
-                 lambda d: torch.linspace(3, 10, 1, dtype=dtype, device=d), lambda d: torch.linspace(0, 7, 9, dtype=dtype, device=d),
-                 lambda d: torch.logspace(0, 3, 4, dtype=dtype, device=d), lambda d: torch.eye(3, 5, dtype=dtype, device=d),
-                 lambda d: torch.range(1, 4, dtype=dtype, device=d)):
+    for make in (
+        lambda d: torch.arange(-3, 9, 2, dtype=dtype, device=d),
+        lambda d: torch.linspace(-5, 5, 4, dtype=dtype, device=d),
+        lambda d: torch.linspace(3, 10, 1, dtype=dtype, device=d),
+        lambda d: torch.linspace(0, 7, 9, dtype=dtype, device=d),
+        lambda d: torch.logspace(0, 3, 4, dtype=dtype, device=d),
+        lambda d: torch.eye(3, 5, dtype=dtype, device=d),
+        lambda d: torch.range(1, 4, dtype=dtype, device=d),
+    ):
         torch.testing.assert_close(make("tpu").cpu(), make("cpu"))
 
 
@@ -197,7 +223,11 @@ def test_embedding_bag(mode, padding, last):
 
 
 def test_embedding_renorm():
-    same(lambda w, i: (torch.nn.functional.embedding(i, w, max_norm=1.0), w), torch.randn(4, 3) * 3, torch.tensor([0, 2, 2]))
+    same(
+        lambda w, i: (torch.nn.functional.embedding(i, w, max_norm=1.0), w),
+        torch.randn(4, 3) * 3,
+        torch.tensor([0, 2, 2]),
+    )
 
 
 def test_embedding_gradient_by_frequency():
@@ -219,23 +249,26 @@ def test_segment_reduce(reduce):
     same(f, torch.tensor([[1.0, 0], [2, 3], [0, 5], [4, 4]]), torch.tensor([1, 0, 3]))
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: torch.cat([x, torch.empty(0, device=x.device), x.long()]),
-    lambda x: torch.stack([x, x.int()], -1),
-    lambda x: x.roll((1, -5), (0, 2)),
-    lambda x: x.roll(30),
-    lambda x: x.repeat(2, 1, 3, 0),
-    lambda x: x.repeat(2, 1, 1, 2),
-    lambda x: x.tril(-1),
-    lambda x: x.triu(9),
-    lambda x: torch.diag_embed(x, -1, 0, 2),
-    lambda x: x.slice_scatter(torch.ones(2, 3, 2, device=x.device), 2, -3, None, 2),
-    lambda x: x.select_scatter(torch.ones(2, 4, device=x.device), 1, -1),
-    lambda x: x.diagonal_scatter(torch.ones(4, 2, device=x.device), 1),
-    lambda x: torch.block_diag(x[0], x[0, 0], torch.tensor(3, device=x.device)),
-    lambda x: torch.tril_indices(3, 5, 1, device=x.device),
-    lambda x: torch.triu_indices(4, 2, -1, device=x.device),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.cat([x, torch.empty(0, device=x.device), x.long()]),
+        lambda x: torch.stack([x, x.int()], -1),
+        lambda x: x.roll((1, -5), (0, 2)),
+        lambda x: x.roll(30),
+        lambda x: x.repeat(2, 1, 3, 0),
+        lambda x: x.repeat(2, 1, 1, 2),
+        lambda x: x.tril(-1),
+        lambda x: x.triu(9),
+        lambda x: torch.diag_embed(x, -1, 0, 2),
+        lambda x: x.slice_scatter(torch.ones(2, 3, 2, device=x.device), 2, -3, None, 2),
+        lambda x: x.select_scatter(torch.ones(2, 4, device=x.device), 1, -1),
+        lambda x: x.diagonal_scatter(torch.ones(4, 2, device=x.device), 1),
+        lambda x: torch.block_diag(x[0], x[0, 0], torch.tensor(3, device=x.device)),
+        lambda x: torch.tril_indices(3, 5, 1, device=x.device),
+        lambda x: torch.triu_indices(4, 2, -1, device=x.device),
+    ],
+)
 def test_layout(f):
     same(f, X)
 

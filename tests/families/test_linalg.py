@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products, attention and linear algebra: what OpInfo does not cover."""
+
 import pytest
 import torch
+
 import torch_tpu  # noqa: F401
 
 L = torch.linalg
@@ -12,7 +14,9 @@ def both(f, *tensors):
     """f on the CPU and on the device; checks that they agree, and gives the device's result."""
     want = f(*tensors)
     got = f(*(t.to("tpu") for t in tensors))
-    for a, b in zip(got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,), strict=True):
+    for a, b in zip(
+        got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,), strict=True
+    ):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5, equal_nan=True)
     return got
 
@@ -30,7 +34,7 @@ def test_same_tensor_twice():
     a, b = torch.randn(3, 3), torch.randn(3, 3)
     both(torch.mm, a, b)
     both(lambda x: x @ x, a)
-    both(torch.mm, b, a)   # must not find the program of x @ x
+    both(torch.mm, b, a)  # must not find the program of x @ x
 
 
 def test_beta_zero_ignores_self():
@@ -56,19 +60,22 @@ def test_empty_products():
     both(torch.bmm, torch.randn(0, 3, 2), torch.randn(0, 2, 4))
 
 
-@pytest.mark.parametrize("f", [
-    lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, device=d).double(),
-    lambda d: torch.ones(2, 2, device=d, dtype=torch.bool) @ torch.ones(2, 2, device=d, dtype=torch.bool),
-    lambda d: torch.mm(torch.ones(2, 3, device=d), torch.ones(2, 3, device=d)),
-    lambda d: torch.dot(torch.ones(2, device=d), torch.ones(2, device=d).double()),
-    lambda d: L.inv(torch.zeros(2, 2, device=d)),
-    lambda d: L.inv_ex(torch.zeros(3, 2, 2, device=d), check_errors=True),
-    lambda d: L.cholesky(-torch.eye(3, device=d)),
-    lambda d: torch.cholesky(torch.diag(torch.tensor([1.0, -1, 2], device=d))),
-    lambda d: L.solve(torch.zeros(2, 2, device=d), torch.ones(2, device=d)),
-    lambda d: L.lu_factor(torch.eye(2, device=d), pivot=False),
-    lambda d: L.svd(torch.full((2, 2), float("nan"), device=d)),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, device=d).double(),
+        lambda d: torch.ones(2, 2, device=d, dtype=torch.bool) @ torch.ones(2, 2, device=d, dtype=torch.bool),
+        lambda d: torch.mm(torch.ones(2, 3, device=d), torch.ones(2, 3, device=d)),
+        lambda d: torch.dot(torch.ones(2, device=d), torch.ones(2, device=d).double()),
+        lambda d: L.inv(torch.zeros(2, 2, device=d)),
+        lambda d: L.inv_ex(torch.zeros(3, 2, 2, device=d), check_errors=True),
+        lambda d: L.cholesky(-torch.eye(3, device=d)),
+        lambda d: torch.cholesky(torch.diag(torch.tensor([1.0, -1, 2], device=d))),
+        lambda d: L.solve(torch.zeros(2, 2, device=d), torch.ones(2, device=d)),
+        lambda d: L.lu_factor(torch.eye(2, device=d), pivot=False),
+        lambda d: L.svd(torch.full((2, 2), float("nan"), device=d)),
+    ],
+)
 def test_errors(f):
     want = error_of(f, "cpu")
     assert want is not None and error_of(f, "tpu") == want
@@ -132,10 +139,17 @@ def attend(device, q, k, v, w, mask=None, **options):
 HALF = torch.arange(30).reshape(5, 6) % 3 != 0
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"is_causal": True}, {"scale": 0.3}, {"mask": HALF}, {"mask": HALF & (torch.arange(5) != 2)[:, None]},
-    {"mask": torch.where(HALF, 0.5, -float("inf"))},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"mask": HALF},
+        {"mask": HALF & (torch.arange(5) != 2)[:, None]},
+        {"mask": torch.where(HALF, 0.5, -float("inf"))},
+    ],
+)
 def test_attention(options):
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8)
     for got, want in zip(attend("tpu", q, k, v, q, **options), attend("cpu", q, k, v, q, **options), strict=True):
@@ -166,5 +180,5 @@ def test_attention_dropout():
     again = F.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
     assert abs(out.mean().item() - 1) < 0.02 and not torch.equal(out, again)
     w = torch.randn_like(out)
-    (dv,) = torch.autograd.grad((out * w).sum(), v)   # linear in v: the same mask both ways
+    (dv,) = torch.autograd.grad((out * w).sum(), v)  # linear in v: the same mask both ways
     torch.testing.assert_close((out * w).sum().cpu(), (v * dv).sum().cpu(), rtol=1e-3, atol=1e-3)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses where PyTorch's samples don't look: ignored targets, empty batches, bad targets, CTC."""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,10 @@ def test_nll(shape, reduction):
 
 def test_empty():
     for reduction in ("none", "mean", "sum"):
-        both(lambda x: F.nll_loss(x, torch.zeros(0, dtype=torch.long, device=x.device), reduction=reduction), torch.zeros(0, 3))
+        both(
+            lambda x: F.nll_loss(x, torch.zeros(0, dtype=torch.long, device=x.device), reduction=reduction),
+            torch.zeros(0, 3),
+        )
         both(lambda x: F.mse_loss(x, x.detach(), reduction=reduction), torch.zeros(0, 3))
 
 
@@ -58,7 +62,12 @@ def test_margins(reduction):
     t = torch.tensor([0, 4, 2, 2])
     w = torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0])
     for p in (1, 2):
-        both(lambda x: F.multi_margin_loss(x, t.to(x.device), p=p, margin=0.7, weight=w.to(x.device), reduction=reduction), x)
+        both(
+            lambda x: F.multi_margin_loss(
+                x, t.to(x.device), p=p, margin=0.7, weight=w.to(x.device), reduction=reduction
+            ),
+            x,
+        )
     labels = torch.tensor([[0, 3, -1, 1, 1], [4, 4, 2, -1, 0], [-1, 0, 0, 0, 0], [0, 1, 2, 3, 4]])
     both(lambda x: F.multilabel_margin_loss(x, labels.to(x.device), reduction=reduction), x)
     both(lambda x: F.multilabel_margin_loss(x, labels[0].to(x.device), reduction=reduction), x[0])
@@ -74,7 +83,12 @@ def test_bce_extremes():
     x, t = torch.tensor([0.0, 1.0, 0.5, 1e-30]), torch.tensor([1.0, 0.0, 0.5, 1.0])
     both(lambda x: F.binary_cross_entropy(x, t.to(x.device), reduction="none"), x)
     x = torch.tensor([-200.0, 200.0, 0.0, 3.0])
-    both(lambda x: F.binary_cross_entropy_with_logits(x, t.to(x.device), pos_weight=torch.tensor([2.0], device=x.device)), x)
+    both(
+        lambda x: F.binary_cross_entropy_with_logits(
+            x, t.to(x.device), pos_weight=torch.tensor([2.0], device=x.device)
+        ),
+        x,
+    )
 
 
 @pytest.mark.parametrize("name", ["nll", "nll negative", "bce", "multi margin", "huber delta"])
@@ -118,7 +132,13 @@ def test_ctc_impossible_and_lengths_do_not_recompile():
     lp = rand(5, 2, 4).log_softmax(-1)
     t = torch.tensor([[1, 1, 1, 1], [1, 2, 3, 1]])
     for zero in (False, True):
-        both(lambda x: F.ctc_loss(x, t.to(x.device), (5, 5), (4, 4), zero_infinity=zero, reduction="sum"), lp, rtol=1e-4, atol=1e-5, grad=zero)
+        both(
+            lambda x: F.ctc_loss(x, t.to(x.device), (5, 5), (4, 4), zero_infinity=zero, reduction="sum"),
+            lp,
+            rtol=1e-4,
+            atol=1e-5,
+            grad=zero,
+        )
     x = lp.to("tpu")
     F.ctc_loss(x, t.to("tpu"), torch.tensor([5, 5]), torch.tensor([2, 2]))
     plans = torch.tpu.metrics()["plans"]

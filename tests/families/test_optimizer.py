@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every optimizer of torch.optim: three steps against the CPU, and programs that stop growing."""
+
 import pytest
 import torch
 
@@ -107,7 +108,7 @@ def test_grad_scaler_skips_overflow():
     scaler = torch.amp.GradScaler("tpu", init_scale=4.0)
     for p in params:
         p.grad = torch.full_like(p, float("inf"))
-    scaler.scale(torch.ones((), device="tpu"))   # makes the scale tensor
+    scaler.scale(torch.ones((), device="tpu"))  # makes the scale tensor
     scaler.step(opt)
     scaler.update()
     for p, b in zip(params, before, strict=True):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pointwise operators: what PyTorch's operator samples leave out. The CPU is the judge."""
+
 import math
 
 import pytest
 import torch
+
 import torch_tpu  # noqa: F401
 
 NAN, INF = math.nan, math.inf
@@ -19,11 +21,50 @@ def both(f, *tensors):
     return want
 
 
-UNARY = [torch.abs, torch.sign, torch.neg, torch.floor, torch.ceil, torch.trunc, torch.round, torch.frac, torch.exp,
-         torch.log, torch.log1p, torch.sqrt, torch.rsqrt, torch.reciprocal, torch.sigmoid, torch.tanh, torch.isnan,
-         torch.isinf, torch.isposinf, torch.isneginf, torch.isfinite, torch.signbit, torch.nan_to_num, torch.angle,
-         torch.sinc, torch.exp2, torch.expm1, torch.relu, F.silu, F.mish, F.softplus, F.hardswish, F.softshrink,
-         F.hardshrink, F.hardsigmoid, F.hardtanh, F.elu, F.logsigmoid, F.relu6, F.leaky_relu, torch.logit, torch.erf]
+UNARY = [
+    torch.abs,
+    torch.sign,
+    torch.neg,
+    torch.floor,
+    torch.ceil,
+    torch.trunc,
+    torch.round,
+    torch.frac,
+    torch.exp,
+    torch.log,
+    torch.log1p,
+    torch.sqrt,
+    torch.rsqrt,
+    torch.reciprocal,
+    torch.sigmoid,
+    torch.tanh,
+    torch.isnan,
+    torch.isinf,
+    torch.isposinf,
+    torch.isneginf,
+    torch.isfinite,
+    torch.signbit,
+    torch.nan_to_num,
+    torch.angle,
+    torch.sinc,
+    torch.exp2,
+    torch.expm1,
+    torch.relu,
+    F.silu,
+    F.mish,
+    F.softplus,
+    F.hardswish,
+    F.softshrink,
+    F.hardshrink,
+    F.hardsigmoid,
+    F.hardtanh,
+    F.elu,
+    F.logsigmoid,
+    F.relu6,
+    F.leaky_relu,
+    torch.logit,
+    torch.erf,
+]
 
 
 @pytest.mark.parametrize("f", UNARY, ids=lambda f: f.__name__)
@@ -31,10 +72,31 @@ def test_unary_at_the_edges(f):
     both(f, torch.tensor(EDGES))
 
 
-BINARY = [torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.remainder, torch.fmod, torch.pow, torch.atan2,
-          torch.copysign, torch.hypot, torch.xlogy, torch.logaddexp, torch.logaddexp2, torch.heaviside, torch.eq,
-          torch.ne, torch.lt, torch.ge, torch.logical_and, torch.logical_xor, torch.clamp_min, torch.nextafter,
-          torch.floor_divide]
+BINARY = [
+    torch.maximum,
+    torch.minimum,
+    torch.fmax,
+    torch.fmin,
+    torch.remainder,
+    torch.fmod,
+    torch.pow,
+    torch.atan2,
+    torch.copysign,
+    torch.hypot,
+    torch.xlogy,
+    torch.logaddexp,
+    torch.logaddexp2,
+    torch.heaviside,
+    torch.eq,
+    torch.ne,
+    torch.lt,
+    torch.ge,
+    torch.logical_and,
+    torch.logical_xor,
+    torch.clamp_min,
+    torch.nextafter,
+    torch.floor_divide,
+]
 
 
 @pytest.mark.parametrize("f", BINARY, ids=lambda f: f.__name__)
@@ -56,22 +118,41 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 def test_integers(dtype):
     a = torch.tensor([-128, -47, -3, -1, 0, 1, 2, 100, 127]).to(dtype)
     b = torch.tensor([3, 47, -2, -1, 5, 7, 2, -9, 127]).to(dtype)
-    for f in (torch.add, torch.sub, torch.mul, torch.div, torch.floor_divide, torch.remainder, torch.fmod, torch.pow,
-              torch.gcd, torch.lcm, torch.bitwise_xor, torch.maximum):
+    for f in (
+        torch.add,
+        torch.sub,
+        torch.mul,
+        torch.div,
+        torch.floor_divide,
+        torch.remainder,
+        torch.fmod,
+        torch.pow,
+        torch.gcd,
+        torch.lcm,
+        torch.bitwise_xor,
+        torch.maximum,
+    ):
         both(f, a, b)
     shifts = torch.tensor([0, 1, 7, 8, 31, 63, 64, 100, 2]).to(dtype)
     both(torch.bitwise_left_shift, a, shifts)
     both(torch.bitwise_right_shift, a, shifts)
-    both(lambda x: x + 1, a), both(lambda x: x * 0.5, a), both(lambda x: x ** 2, a), both(lambda x: 3 - x, a)
+    both(lambda x: x + 1, a), both(lambda x: x * 0.5, a), both(lambda x: x**2, a), both(lambda x: 3 - x, a)
 
 
 def test_int64_is_exact():
     big = torch.tensor([2**53 + 1, -(2**53) - 1, 2**62 + 3])
-    both(lambda x: x // 7, big), both(lambda x: x % 1000, big), both(lambda x: x * 3, big), both(lambda x: x ** 3, big)
+    both(lambda x: x // 7, big), both(lambda x: x % 1000, big), both(lambda x: x * 3, big), both(lambda x: x**3, big)
 
 
-PROMOTIONS = [(torch.int32, torch.int64), (torch.uint8, torch.int8), (torch.bool, torch.int16), (torch.int64, torch.float16),
-              (torch.bfloat16, torch.float16), (torch.float32, torch.float64), (torch.float64, torch.complex64)]
+PROMOTIONS = [
+    (torch.int32, torch.int64),
+    (torch.uint8, torch.int8),
+    (torch.bool, torch.int16),
+    (torch.int64, torch.float16),
+    (torch.bfloat16, torch.float16),
+    (torch.float32, torch.float64),
+    (torch.float64, torch.complex64),
+]
 
 
 @pytest.mark.parametrize("a,b", PROMOTIONS, ids=str)
@@ -101,7 +182,9 @@ def test_a_number_keeps_its_precision_beside_bfloat16():
 def test_cpu_scalar_tensors_take_part():
     x = torch.arange(4.0)
     torch.testing.assert_close((x.to("tpu") * torch.tensor(2.5)).cpu(), x * 2.5)
-    torch.testing.assert_close(torch.where(x.to("tpu") > 1, x.to("tpu"), torch.tensor(9.0)).cpu(), torch.where(x > 1, x, 9.0))
+    torch.testing.assert_close(
+        torch.where(x.to("tpu") > 1, x.to("tpu"), torch.tensor(9.0)).cpu(), torch.where(x > 1, x, 9.0)
+    )
     with pytest.raises(RuntimeError):
         x.to("tpu") + x
 
@@ -153,9 +236,9 @@ def test_clamp():
 
 def test_powers_of_integers():
     x = torch.tensor([-3, -2, -1, 0, 1, 2])
-    both(lambda t: t ** torch.full_like(t, -3), x), both(lambda t: t ** 5, x), both(lambda t: 2.0 ** t, x)
+    both(lambda t: t ** torch.full_like(t, -3), x), both(lambda t: t**5, x), both(lambda t: 2.0**t, x)
     for n in (0, 1, 0.5, -0.5, 2, -1, -2, 3, 2.7):
-        both(lambda t: t ** n, torch.tensor(EDGES))
+        both(lambda t: t**n, torch.tensor(EDGES))
 
 
 def raised(f, device):
@@ -177,7 +260,9 @@ BAD = {
     "gelu form": lambda d: F.gelu(torch.ones(2, device=d), approximate="no"),
     "lambda": lambda d: F.softshrink(torch.ones(2, device=d), -1),
     "overflow of fill": lambda d: torch.ones(2, dtype=torch.int8, device=d).fill_(300),
-    "overflow of masked_fill": lambda d: torch.ones(2, dtype=torch.uint8, device=d).masked_fill_(torch.ones(2, dtype=torch.bool, device=d), 256),
+    "overflow of masked_fill": lambda d: torch.ones(2, dtype=torch.uint8, device=d).masked_fill_(
+        torch.ones(2, dtype=torch.bool, device=d), 256
+    ),
     "mask dtype": lambda d: torch.ones(2, device=d).masked_fill(torch.ones(2, device=d), 0),
     "division by zero": lambda d: torch.arange(3, device=d) // 0,
     "remainder by zero": lambda d: torch.arange(3, device=d) % torch.arange(3, device=d),
@@ -202,6 +287,6 @@ def test_conjugate_and_negative_views():
 def test_frexp():
     x = torch.tensor(EDGES + [1e-40, 3e38, -1e-45])
     mantissa, exponent = torch.frexp(x.to("tpu"))
-    finite = x.isfinite()   # the exponent of the others is undefined
+    finite = x.isfinite()  # the exponent of the others is undefined
     assert torch.equal(torch.ldexp(mantissa.cpu().double(), exponent.cpu())[finite], x.double()[finite])
     assert torch.equal(exponent.cpu()[finite], torch.frexp(x).exponent[finite])

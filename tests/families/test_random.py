@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers: their distributions, ranges, seeds, views, and the errors of the CPU."""
+
 import math
 
 import pytest
@@ -44,7 +45,10 @@ def test_distribution(name, dtype):
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 7.5])
 def test_gamma(alpha):
     torch.manual_seed(0)
-    check_cdf(torch._standard_gamma(torch.full((N,), alpha, device="tpu")), lambda x: torch.special.gammainc(torch.tensor(alpha).double(), x))
+    check_cdf(
+        torch._standard_gamma(torch.full((N,), alpha, device="tpu")),
+        lambda x: torch.special.gammainc(torch.tensor(alpha).double(), x),
+    )
 
 
 @pytest.mark.parametrize("rate", [0.5, 8.0, 25.0, 300.0])
@@ -83,13 +87,18 @@ def test_sample_gradients(dtype):
     alpha = torch.rand(500, generator=g, dtype=dtype) * 20 + 0.05
     x = torch._standard_gamma(alpha)
     tol = dict(rtol=2e-3, atol=1e-4)
-    torch.testing.assert_close(torch._standard_gamma_grad(alpha.to("tpu"), x.to("tpu")).cpu(),
-                               torch._standard_gamma_grad(alpha, x), **tol)
+    torch.testing.assert_close(
+        torch._standard_gamma_grad(alpha.to("tpu"), x.to("tpu")).cpu(), torch._standard_gamma_grad(alpha, x), **tol
+    )
     alpha = torch.rand(200, 4, generator=g, dtype=dtype) * 15 + 0.05
     x = torch._sample_dirichlet(alpha)
     total = alpha.sum(-1, keepdim=True).expand_as(alpha)
-    torch.testing.assert_close(torch._dirichlet_grad(x.to("tpu"), alpha.to("tpu"), total.to("tpu")).cpu(),
-                               torch._dirichlet_grad(x, alpha, total), rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(
+        torch._dirichlet_grad(x.to("tpu"), alpha.to("tpu"), total.to("tpu")).cpu(),
+        torch._dirichlet_grad(x, alpha, total),
+        rtol=2e-2,
+        atol=1e-3,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
@@ -116,19 +125,23 @@ def test_integers(dtype):
 
 
 def test_wide_integers():
-    x = new(torch.int64).random_(-2**62, 2**62).cpu().double()
-    assert abs(x.mean()) < 2**62 * 0.02 and x.max() > 2**61.9 and x.min() < -2**61.9
-    x = new(torch.int64).random_(-2**63, None).cpu().double()
-    assert x.max() > 2**62.9 and x.min() < -2**62.9
+    x = new(torch.int64).random_(-(2**62), 2**62).cpu().double()
+    assert abs(x.mean()) < 2**62 * 0.02 and x.max() > 2**61.9 and x.min() < -(2**61.9)
+    x = new(torch.int64).random_(-(2**63), None).cpu().double()
+    assert x.max() > 2**62.9 and x.min() < -(2**62.9)
     assert new(torch.float32).random_().cpu().max() <= 2**24
-    assert new(torch.float32).random_(-2**40, 2**50).cpu().max() < 2**50
+    assert new(torch.float32).random_(-(2**40), 2**50).cpu().max() < 2**50
 
 
 def test_seed_repeats():
     def draw():
         torch.manual_seed(7)
-        return [torch.rand(5, device="tpu").cpu(), torch.randn(3, 3, device="tpu").cpu(), torch.randint(100, (4,), device="tpu").cpu(),
-                torch.randperm(9, device="tpu").cpu()]
+        return [
+            torch.rand(5, device="tpu").cpu(),
+            torch.randn(3, 3, device="tpu").cpu(),
+            torch.randint(100, (4,), device="tpu").cpu(),
+            torch.randperm(9, device="tpu").cpu(),
+        ]
 
     a, b = draw(), draw()
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -183,7 +196,9 @@ def test_rrelu():
     torch.testing.assert_close(torch.nn.functional.rrelu(x).detach().cpu(), torch.nn.functional.rrelu(x.detach().cpu()))
 
 
-@pytest.mark.parametrize("name", ["normal_", "uniform_", "exponential_", "bernoulli_", "random_", "log_normal_", "cauchy_", "geometric_"])
+@pytest.mark.parametrize(
+    "name", ["normal_", "uniform_", "exponential_", "bernoulli_", "random_", "log_normal_", "cauchy_", "geometric_"]
+)
 def test_through_views(name):
     base = torch.full((8, 6), -123.0, device="tpu")
     view = base.t()[:, ::2]
@@ -221,7 +236,7 @@ ERRORS = {
 def test_errors(name):
     with pytest.raises(Exception) as want:
         ERRORS[name]("cpu")
-    for _ in range(2):   # also where a plan is known
+    for _ in range(2):  # also where a plan is known
         with pytest.raises(want.type) as got:
             ERRORS[name]("tpu")
         assert str(got.value).splitlines()[0][:40] == str(want.value).splitlines()[0][:40]

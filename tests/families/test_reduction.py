@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions, scans, softmaxes, sorts and searches: what PyTorch's operator samples leave out."""
+
 import pytest
 import torch
 
@@ -31,59 +32,154 @@ def raises_alike(f, *tensors):
 TIES = torch.tensor([[1.0, nan, 3.0, nan], [4.0, 4.0, -1.0, 4.0], [-inf, -inf, -inf, -inf], [0.0, -0.0, inf, 0.0]])
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: x.max(1), lambda x: x.min(0), lambda x: x.max(), lambda x: x.argmax(), lambda x: x.argmin(1),
-    lambda x: x.argmax(1, keepdim=True), lambda x: x.argmax(keepdim=True), lambda x: x.amin((0, 1)),
-    lambda x: torch.aminmax(x, dim=1), lambda x: x.sort(dim=1, stable=True), lambda x: x.sort(dim=0, descending=True, stable=True),
-    lambda x: x.median(), lambda x: x.nanmedian(), lambda x: x.median(1)[0], lambda x: x.nanmedian(1)[0],
-    lambda x: x.kthvalue(2, 1)[0], lambda x: x.topk(2)[0], lambda x: x.topk(3, largest=False)[0], lambda x: x.mode(1),
-    lambda x: x.cummax(1), lambda x: x.cummin(0), lambda x: x.nansum(), lambda x: x.softmax(1), lambda x: x.logsumexp(1),
-    lambda x: x.any(1), lambda x: x.all(), lambda x: torch._safe_softmax(x, 1), lambda x: x.count_nonzero(1),
-    lambda x: x.norm(inf, 1), lambda x: x.logcumsumexp(1),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.max(1),
+        lambda x: x.min(0),
+        lambda x: x.max(),
+        lambda x: x.argmax(),
+        lambda x: x.argmin(1),
+        lambda x: x.argmax(1, keepdim=True),
+        lambda x: x.argmax(keepdim=True),
+        lambda x: x.amin((0, 1)),
+        lambda x: torch.aminmax(x, dim=1),
+        lambda x: x.sort(dim=1, stable=True),
+        lambda x: x.sort(dim=0, descending=True, stable=True),
+        lambda x: x.median(),
+        lambda x: x.nanmedian(),
+        lambda x: x.median(1)[0],
+        lambda x: x.nanmedian(1)[0],
+        lambda x: x.kthvalue(2, 1)[0],
+        lambda x: x.topk(2)[0],
+        lambda x: x.topk(3, largest=False)[0],
+        lambda x: x.mode(1),
+        lambda x: x.cummax(1),
+        lambda x: x.cummin(0),
+        lambda x: x.nansum(),
+        lambda x: x.softmax(1),
+        lambda x: x.logsumexp(1),
+        lambda x: x.any(1),
+        lambda x: x.all(),
+        lambda x: torch._safe_softmax(x, 1),
+        lambda x: x.count_nonzero(1),
+        lambda x: x.norm(inf, 1),
+        lambda x: x.logcumsumexp(1),
+    ],
+)
 def test_nan_ties_and_infinities(f):
     same(f, TIES, exact=False)
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: x.sum(0), lambda x: x.prod(-1), lambda x: x.max(0), lambda x: x.argmin(), lambda x: x.argmax(0),
-    lambda x: x.cumsum(0), lambda x: x.cumprod(-1), lambda x: x.cummax(0), lambda x: x.logcumsumexp(0),
-    lambda x: x.sort(), lambda x: x.topk(1), lambda x: x.kthvalue(1), lambda x: x.median(0), lambda x: x.mode(),
-    lambda x: x.softmax(0), lambda x: x.log_softmax(-1), lambda x: x.any(0), lambda x: x.all((0,)), lambda x: x.norm(),
-    lambda x: x.var(0, correction=0), lambda x: torch.isin(x, x), lambda x: x.logsumexp(0),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.sum(0),
+        lambda x: x.prod(-1),
+        lambda x: x.max(0),
+        lambda x: x.argmin(),
+        lambda x: x.argmax(0),
+        lambda x: x.cumsum(0),
+        lambda x: x.cumprod(-1),
+        lambda x: x.cummax(0),
+        lambda x: x.logcumsumexp(0),
+        lambda x: x.sort(),
+        lambda x: x.topk(1),
+        lambda x: x.kthvalue(1),
+        lambda x: x.median(0),
+        lambda x: x.mode(),
+        lambda x: x.softmax(0),
+        lambda x: x.log_softmax(-1),
+        lambda x: x.any(0),
+        lambda x: x.all((0,)),
+        lambda x: x.norm(),
+        lambda x: x.var(0, correction=0),
+        lambda x: torch.isin(x, x),
+        lambda x: x.logsumexp(0),
+    ],
+)
 def test_zero_dimensional(f):
     same(f, torch.tensor(2.5), exact=False)
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: x.sum(0), lambda x: x.prod(), lambda x: x.mean(), lambda x: x.mean(0), lambda x: x.var(0), lambda x: x.any(0),
-    lambda x: x.all(), lambda x: x.amax(1), lambda x: x.cumsum(0), lambda x: x.cummax(1), lambda x: x.sort(0),
-    lambda x: x.softmax(1), lambda x: x.log_softmax(0), lambda x: x.norm(), lambda x: x.norm(1, 0), lambda x: x.median(),
-    lambda x: x.median(1), lambda x: x.topk(0, 0), lambda x: x.count_nonzero(), lambda x: torch.cdist(x, x),
-    lambda x: x.logcumsumexp(0), lambda x: x.max(1), lambda x: x.argmax(1), lambda x: x.logsumexp(0),
-    lambda x: torch.searchsorted(x.flatten(), x), lambda x: torch.isin(x, x),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.sum(0),
+        lambda x: x.prod(),
+        lambda x: x.mean(),
+        lambda x: x.mean(0),
+        lambda x: x.var(0),
+        lambda x: x.any(0),
+        lambda x: x.all(),
+        lambda x: x.amax(1),
+        lambda x: x.cumsum(0),
+        lambda x: x.cummax(1),
+        lambda x: x.sort(0),
+        lambda x: x.softmax(1),
+        lambda x: x.log_softmax(0),
+        lambda x: x.norm(),
+        lambda x: x.norm(1, 0),
+        lambda x: x.median(),
+        lambda x: x.median(1),
+        lambda x: x.topk(0, 0),
+        lambda x: x.count_nonzero(),
+        lambda x: torch.cdist(x, x),
+        lambda x: x.logcumsumexp(0),
+        lambda x: x.max(1),
+        lambda x: x.argmax(1),
+        lambda x: x.logsumexp(0),
+        lambda x: torch.searchsorted(x.flatten(), x),
+        lambda x: torch.isin(x, x),
+    ],
+)
 def test_empty(f):
     same(f, torch.empty(0, 3))
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: x.max(), lambda x: x.max(0), lambda x: x.amax(), lambda x: x.median(0), lambda x: x.mode(0),
-    lambda x: x.norm(inf), lambda x: x.sum(2), lambda x: x.sum((0, 0)), lambda x: x.cumsum(5), lambda x: x.topk(9),
-    lambda x: x.kthvalue(9), lambda x: x.to(torch.int64).mean(), lambda x: x.sort(3), lambda x: x.softmax(4),
-    lambda x: torch.searchsorted(x, torch.ones(2, 2)), lambda x: x.histc(0), lambda x: x.to(torch.complex64).sort(),
-    lambda x: torch.ones(2, 2).to(x.device, torch.int64).softmax(0),
-])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.max(),
+        lambda x: x.max(0),
+        lambda x: x.amax(),
+        lambda x: x.median(0),
+        lambda x: x.mode(0),
+        lambda x: x.norm(inf),
+        lambda x: x.sum(2),
+        lambda x: x.sum((0, 0)),
+        lambda x: x.cumsum(5),
+        lambda x: x.topk(9),
+        lambda x: x.kthvalue(9),
+        lambda x: x.to(torch.int64).mean(),
+        lambda x: x.sort(3),
+        lambda x: x.softmax(4),
+        lambda x: torch.searchsorted(x, torch.ones(2, 2)),
+        lambda x: x.histc(0),
+        lambda x: x.to(torch.complex64).sort(),
+        lambda x: torch.ones(2, 2).to(x.device, torch.int64).softmax(0),
+    ],
+)
 def test_bad_calls_raise_the_class_of_the_cpu(f):
     raises_alike(f, torch.empty(0, 3))
 
 
 def test_integers_are_exact_and_wrap():
-    big = torch.tensor([2**62, 2**62 - 1, -2**63, 5, 2**63 - 1, 2**40])
-    for f in (torch.sum, torch.prod, torch.max, torch.argmin, lambda x: x.sort(), lambda x: x.sort(descending=True),
-              lambda x: x.cumsum(0), lambda x: x.topk(3), lambda x: x.topk(2, largest=False), lambda x: x.median(),
-              lambda x: torch.isin(x, x[1:3]), lambda x: torch.searchsorted(x.sort()[0], x, right=True)):
+    big = torch.tensor([2**62, 2**62 - 1, -(2**63), 5, 2**63 - 1, 2**40])
+    for f in (
+        torch.sum,
+        torch.prod,
+        torch.max,
+        torch.argmin,
+        lambda x: x.sort(),
+        lambda x: x.sort(descending=True),
+        lambda x: x.cumsum(0),
+        lambda x: x.topk(3),
+        lambda x: x.topk(2, largest=False),
+        lambda x: x.median(),
+        lambda x: torch.isin(x, x[1:3]),
+        lambda x: torch.searchsorted(x.sort()[0], x, right=True),
+    ):
         same(f, big)
     same(lambda x: x.sort(), big.to(torch.float64) / 3)
 
@@ -97,12 +193,29 @@ def test_dtype_argument_is_no_shared_plan(dtype):
 
 def test_bool_and_half():
     b = torch.tensor([[True, False, True], [False, False, False]])
-    for f in (torch.sum, lambda x: x.cumsum(1), lambda x: x.max(1), lambda x: x.sort(dim=1, stable=True), torch.any,
-              lambda x: x.all(1), lambda x: x.to(torch.uint8).any(1), lambda x: x.any(dim=()), lambda x: x.prod()):
+    for f in (
+        torch.sum,
+        lambda x: x.cumsum(1),
+        lambda x: x.max(1),
+        lambda x: x.sort(dim=1, stable=True),
+        torch.any,
+        lambda x: x.all(1),
+        lambda x: x.to(torch.uint8).any(1),
+        lambda x: x.any(dim=()),
+        lambda x: x.prod(),
+    ):
         same(f, b)
     h = torch.randn(4, 300).to(torch.bfloat16)
-    for f in (lambda x: x.sum(1), lambda x: x.softmax(1), lambda x: torch.softmax(x, 1, dtype=torch.float32), lambda x: x.var(1),
-              lambda x: x.log_softmax(1), lambda x: x.topk(5)[0], lambda x: x.sort(1)[0], lambda x: x.norm()):
+    for f in (
+        lambda x: x.sum(1),
+        lambda x: x.softmax(1),
+        lambda x: torch.softmax(x, 1, dtype=torch.float32),
+        lambda x: x.var(1),
+        lambda x: x.log_softmax(1),
+        lambda x: x.topk(5)[0],
+        lambda x: x.sort(1)[0],
+        lambda x: x.norm(),
+    ):
         same(f, h, exact=False)
 
 
@@ -125,6 +238,7 @@ def test_views_in_place_and_out():
         y[:, 1:5].cumsum_(1)
         y[1:3].renorm_(2, 0, 0.5)
         return y
+
     same(in_place, x, exact=False)
 
     def out(x):
@@ -134,6 +248,7 @@ def test_views_in_place_and_out():
         torch.sum(x, 0, out=s)
         torch.cummax(x, 0, out=(m, i2 := torch.empty(0, dtype=torch.long, device=x.device)))
         return values, indices, s, m, i2
+
     same(out, x, exact=False)
 
 
@@ -144,8 +259,16 @@ def test_search(n, right):
     v = torch.cat([torch.randn(50), edges[:20], torch.tensor([inf, -inf, nan])])
     same(lambda e, v: torch.searchsorted(e, v, right=right), edges, v)
     same(lambda e, v: torch.bucketize(v, e, right=right, out_int32=True), edges, v)
-    same(lambda e, v: torch.searchsorted(e.expand(3, n).contiguous(), v.expand(3, -1).contiguous(), right=right), edges, v)
-    same(lambda e, v: torch.searchsorted(e.flip(0), v, sorter=torch.arange(n - 1, -1, -1).to(e.device), right=right), edges, v)
+    same(
+        lambda e, v: torch.searchsorted(e.expand(3, n).contiguous(), v.expand(3, -1).contiguous(), right=right),
+        edges,
+        v,
+    )
+    same(
+        lambda e, v: torch.searchsorted(e.flip(0), v, sorter=torch.arange(n - 1, -1, -1).to(e.device), right=right),
+        edges,
+        v,
+    )
     same(lambda e, v: torch.isin(v, e), edges, v)
     same(lambda e, v: torch.isin(v, e, invert=True), edges, v)
 
@@ -170,6 +293,7 @@ def test_distances_and_gradients(p):
         (d * d).sum().backward()
         e = torch.pdist(b, p)
         return (d.detach(), a.grad, b.grad, e.detach(), *torch.autograd.grad(e.sum(), b))
+
     same(run, a, b, exact=False, rtol=1e-3, atol=1e-5)
 
 

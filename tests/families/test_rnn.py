@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layers and cells, forward and gradients, against the CPU."""
+
 import copy
 
 import pytest
@@ -15,11 +16,16 @@ def check(make, *inputs):
     tpu = copy.deepcopy(cpu).to("tpu")
     results = []
     for module, device in ((cpu, "cpu"), (tpu, "tpu")):
-        args = [tuple(t.to(device) for t in a) if isinstance(a, tuple) else a.detach().to(device).requires_grad_() for a in inputs]
+        args = [
+            tuple(t.to(device) for t in a) if isinstance(a, tuple) else a.detach().to(device).requires_grad_()
+            for a in inputs
+        ]
         out = module(*args)
         flat = [t for o in (out if isinstance(out, tuple) else (out,)) for t in (o if isinstance(o, tuple) else (o,))]
         sum((t * t).sum() for t in flat).backward()
-        results.append([t.detach().cpu() for t in flat] + [args[0].grad.cpu()] + [p.grad.cpu() for p in module.parameters()])
+        results.append(
+            [t.detach().cpu() for t in flat] + [args[0].grad.cpu()] + [p.grad.cpu() for p in module.parameters()]
+        )
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 

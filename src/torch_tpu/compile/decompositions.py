@@ -32,9 +32,7 @@ def _wanted(op) -> bool:
     if op.is_view or any(k in op.tags for k in (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)):
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return not any(
-        has(name, key) for key in ("PrivateUse1", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
-    )
+    return not any(has(name, key) for key in ("PrivateUse1", "CompositeImplicitAutograd", "CompositeExplicitAutograd"))
 
 
 def register() -> None:
