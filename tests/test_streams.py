@@ -60,6 +60,7 @@ def test_event_times_are_those_of_the_work():
     x = torch.rand(512, 512, device="tpu")
     (x @ x).cpu()  # compiled
     start, middle, end = (torch.tpu.Event(enable_timing=True) for _ in range(3))
+    torch.accelerator.synchronize()  # or `start` would be stamped by the end of what came before
     start.record()
     for _ in range(3):
         x @ x

@@ -85,6 +85,7 @@ struct Stream {
   std::vector<CompletionPtr> waits;  // the next launch starts after these
   std::atomic<bool> has_waits{false};
   std::string error;  // of a launch no longer listed; the next synchronize throws it
+  std::vector<std::weak_ptr<Completion>> marks;  // recorded here and perhaps not finished
   size_t compact_at = 64;
 
   // All below: with the mutex held.
@@ -154,6 +155,11 @@ void mark_tail(Stream& stream, const CompletionPtr& completion) {
   {
     std::lock_guard lock(stream.mutex);
     stream.prune();
+    std::erase_if(stream.marks, [](const auto& mark) {
+      const CompletionPtr alive = mark.lock();
+      return !alive || alive->finished();
+    });
+    stream.marks.push_back(completion);
     for (auto& event : stream.launches) {
       completion->expect();
       event.on_ready([completion](const std::string* error) { completion->done(error); });
@@ -169,6 +175,18 @@ void mark_tail(Stream& stream, const CompletionPtr& completion) {
 // Blocks until `completion`, the tail of `stream`, is over; returns the error to throw.
 std::string finish(Stream& stream, Completion& completion) {
   std::string error = completion.wait();
+  // Events that marked this work before hear of its end from a thread of the plugin, perhaps a
+  // moment later: whoever synchronizes may read their times at once.
+  std::vector<std::weak_ptr<Completion>> marks;
+  {
+    std::lock_guard lock(stream.mutex);
+    marks = stream.marks;
+  }
+  for (const auto& mark : marks) {
+    const CompletionPtr alive = mark.lock();
+    if (alive.get() == &completion) break;  // those after it may cover later work
+    if (alive) alive->wait();
+  }
   std::lock_guard lock(stream.mutex);
   stream.prune();  // moves errors that `completion` has seen to stream.error: reported once
   stream.drop_finished_waits();
