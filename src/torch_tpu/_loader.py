@@ -69,9 +69,8 @@ def _load() -> None:
         )
     # PyTorch's default for a new device is float16. Thread-local: other threads must name the dtype.
     torch.set_autocast_dtype("tpu", torch.bfloat16)
-    # PyTorch 2.13 would make new Parameters in Module.to("tpu"): tied weights would split, and an
-    # optimizer built before would update the old ones.
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    if not hasattr(torch.nn.Module._apply, "__wrapped__"):
+        torch.nn.Module._apply = _keeping_parameters(torch.nn.Module._apply)
     if not hasattr(torch.utils.swap_tensors, "__wrapped__"):  # a first load may have failed after this
         torch.utils.swap_tensors = _keeping_hooks(torch.utils.swap_tensors)
     if not hasattr(torch.Tensor.__dlpack_device__, "__wrapped__"):
@@ -83,6 +82,40 @@ def _load() -> None:
     from torch_tpu.compile import decompositions
 
     decompositions.register()
+
+
+def _keeping_parameters(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch 2.13 makes new Parameters in Module.to("tpu"): tied weights would split, and an optimizer
+    built before would update the old ones. PyTorch's own switch for swapping them in place is set
+    while a module goes to another kind of device, and only then: it has costs of its own."""
+    import torch
+    from torch.__future__ import get_swap_module_params_on_conversion, set_swap_module_params_on_conversion
+
+    def changes_device(module: Any, fn: Callable[[Any], Any]) -> bool:
+        first = next(module.parameters(), None)
+        if first is None or torch.nn.parameter.is_lazy(first):
+            device, dtype = torch.device("cpu"), None
+        else:
+            device, dtype = first.device, first.dtype
+        try:
+            with torch.no_grad():
+                probe = torch.empty(0, device=device, dtype=dtype)
+                moved = fn(probe)
+        except Exception:  # the call itself will say what is wrong
+            return False
+        return isinstance(moved, torch.Tensor) and moved.device.type != device.type
+
+    @functools.wraps(apply)
+    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        if get_swap_module_params_on_conversion() or not changes_device(self, fn):
+            return apply(self, fn, recurse)
+        set_swap_module_params_on_conversion(True)
+        try:
+            return apply(self, fn, recurse)
+        finally:
+            set_swap_module_params_on_conversion(False)
+
+    return _apply
 
 
 def _keeping_hooks(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
