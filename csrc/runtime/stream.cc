@@ -84,7 +84,7 @@ struct Stream {
   std::deque<pjrt::Event> launches;  // those not known to be finished
   std::vector<CompletionPtr> waits;  // the next launch starts after these
   std::atomic<bool> has_waits{false};
-  std::string error;  // of a launch no longer listed; the next synchronize throws it
+  std::string error;                             // of a launch no longer listed; the next synchronize throws it
   std::vector<std::weak_ptr<Completion>> marks;  // recorded here and perhaps not finished
   size_t compact_at = 64;
 
