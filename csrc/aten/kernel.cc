@@ -145,7 +145,6 @@ OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema
       }
     }
     returned_.push_back(alias);
-    if (alias < 0) ++fresh_returns_;
   }
 }
 

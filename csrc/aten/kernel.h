@@ -117,7 +117,6 @@ class OpKernel final : public c10::OperatorKernel {
   std::vector<ArgSpec> args_;
   std::vector<int> writes_;    // schema arguments that results are written to, in order
   std::vector<int> returned_;  // a schema return each: the argument it aliases, or -1
-  size_t fresh_returns_ = 0;
 
   struct Entry {
     c10::SmallVector<uint64_t, 64> key;

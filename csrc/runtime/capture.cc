@@ -14,7 +14,7 @@ namespace {
 
 thread_local Capture* active = nullptr;
 
-hlo::Literal literal_of(const Scalar& s, hlo::DType t) {
+hlo::Literal literal_of(const Scalar& s) {
   switch (s.kind) {
     case Scalar::Kind::Bool: return hlo::Literal(s.i != 0);
     case Scalar::Kind::Float: return hlo::Literal(s.re);
@@ -22,7 +22,6 @@ hlo::Literal literal_of(const Scalar& s, hlo::DType t) {
     case Scalar::Kind::Uint: return hlo::Literal(static_cast<uint64_t>(s.i));
     default: break;
   }
-  (void)t;
   return hlo::Literal(s.i);
 }
 
@@ -71,7 +70,7 @@ void Capture::launch(Plan& plan, std::span<Operand> operands, std::span<const Sc
         } else if (s.kind == Scalar::Kind::Offset) {
           arguments.push_back(offset_ + static_cast<uint64_t>(s.i));
         } else {
-          arguments.push_back(hlo::scalar(graph_, param.type->dtype, literal_of(s, param.type->dtype)));
+          arguments.push_back(hlo::scalar(graph_, param.type->dtype, literal_of(s)));
         }
       }
     }
