@@ -8,10 +8,8 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <map>
 #include <mutex>
-#include <numeric>
 
 #include "aten/error.h"
 #include "aten/kernel.h"
@@ -67,16 +65,6 @@ bool is_dense(const at::Tensor& t) { return t.unsafeGetTensorImpl()->is_non_over
 bool fills_storage(const at::Tensor& t) {
   return t.storage_offset() == 0 && is_dense(t) &&
          t.numel() * static_cast<int64_t>(t.itemsize()) == static_cast<int64_t>(t.storage().nbytes());
-}
-
-// The sizes in the order of the storage.
-hlo::Dims physical_dims(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  std::vector<size_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
-  hlo::Dims dims;
-  for (size_t d : order) dims.push_back(sizes[d]);
-  return dims;
 }
 
 at::Tensor device_copy(at::Tensor& dst, const at::Tensor& src) {

@@ -4,9 +4,11 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <mutex>
+#include <numeric>
 #include <vector>
 
 #include "aten/copy.h"
@@ -167,6 +169,15 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   }
   impl.set_data_ptr_noswap(std::move(fresh));
   impl.set_nbytes(nbytes);
+}
+
+hlo::Dims physical_dims(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  hlo::Dims dims;
+  for (size_t d : order) dims.push_back(sizes[d]);
+  return dims;
 }
 
 hlo::DType dtype_of(c10::ScalarType type) {

@@ -3,6 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 #include <c10/core/Storage.h>
+#include <c10/util/ArrayRef.h>
 
 #include "hlo/type.h"
 #include "runtime/slot.h"
@@ -21,6 +22,9 @@ runtime::Slot& slot_of(const c10::StorageImpl& storage);
 void resize_storage(const c10::Storage& storage, size_t nbytes);
 
 c10::Allocator* allocator();
+
+// The sizes of a dense tensor in the order in which its storage holds the dimensions.
+hlo::Dims physical_dims(c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
 // Throws c10::Error for dtypes that StableHLO has no type for.
 hlo::DType dtype_of(c10::ScalarType type);

@@ -49,13 +49,7 @@ at::Tensor empty_with(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::opt
     const size_t nbytes = at::detail::computeStorageNbytes(sizes, strides, itemsize);
     hlo::Dims dims{static_cast<int64_t>(nbytes / itemsize)};
     const int64_t count = std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-    if (dims[0] == count) {  // dense: the dimensions in the order of the storage
-      std::vector<size_t> order(sizes.size());
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
-      dims.clear();
-      for (size_t d : order) dims.push_back(sizes[d]);
-    }
+    if (dims[0] == count) dims = physical_dims(sizes, strides);  // dense
     return make_tensor(make_storage(nbytes, device_index(device), runtime::intern({type, dims})), sizes, strides, 0,
                        dtype);
   });
