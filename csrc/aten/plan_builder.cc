@@ -451,6 +451,8 @@ class PlanBuilder {
     }
     if (v.dims() != view.sizes)
       internal("writes " + to_string(v.type()) + " into a tensor of " + to_string(Type{view.dtype, view.sizes}));
+    TORCH_CHECK(!kernel_.def_.options.exact_out || v.dtype() == view.dtype, op_.schema().name().substr(6), " expects ",
+                scalar_type_of(v.dtype()), " tensor out, got: ", arg.tensor->scalar_type());
     // What a lowering means to convert it has converted; what is left is PyTorch's in-place and out= rule.
     TORCH_CHECK(c10::canCast(scalar_type_of(v.dtype()), arg.tensor->scalar_type()), "result type ",
                 scalar_type_of(v.dtype()), " can't be cast to the desired output type ", arg.tensor->scalar_type());

@@ -188,7 +188,7 @@ TPU_LOWER("multinomial",
             Value passed = le(expand_dims(running, 1), expand_dims(at, 2));
             return reshape(sum(convert(passed, S64), 2), out_dims);
           },
-          {.no_meta = true});
+          {.no_meta = true, .exact_out = true});
 
 // ---- Gradients of samples ----------------------------------------------------------------------
 

@@ -178,6 +178,8 @@ struct Options {
   bool overlap_ok = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
+  // An out= tensor must have the result's dtype; others may be cast to.
+  bool exact_out = false;
   // The meta kernel's result types are those of another backend (statistics of batch_norm, say): a
   // result whose type differs from it stands as the graph gives it, contiguous.
   bool loose_meta = false;
