@@ -11,7 +11,7 @@ if [ ! -f "$build/build.ninja" ]; then
 fi
 cmake --build "$build" "$@"
 # Renamed into place: processes that have the old one loaded keep it.
-for library in "$build"/_C.*.so; do
+for library in "$build"/_C.*.so "$build"/_compiler.*.so; do
   name=$(basename "$library")
   cp "$library" "src/torch_tpu/.$name.new"
   mv "src/torch_tpu/.$name.new" "src/torch_tpu/$name"

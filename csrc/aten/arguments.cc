@@ -9,6 +9,7 @@
 #include "aten/copy.h"
 #include "aten/kernel.h"
 #include "aten/storage.h"
+#include "aten/target.h"
 #include "runtime/device.h"
 
 namespace tpu::aten {
@@ -232,6 +233,8 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
   find_device(stack, call);
   call.default_dtype = at::get_default_dtype_as_scalartype();
   if (call.default_dtype != c10::ScalarType::Float) call.key.push_back(static_cast<uint64_t>(call.default_dtype) + 1);
+  if (const lowering::Target* other = scoped_target()) [[unlikely]]
+    call.key.push_back(reinterpret_cast<uintptr_t>(other));
   if (def_.options.products) {
     call.precision = matmul_precision();
     call.key.push_back(static_cast<uint64_t>(call.precision));

@@ -54,8 +54,7 @@ at::Tensor CapturedRun::placeholder_of(size_t tensor, runtime::Capture& capture)
   return made;
 }
 
-// The graph's value of a tensor that the body made or changed.
-Value CapturedRun::value_of_tensor(const at::Tensor& t, runtime::Capture& capture) const {
+Value captured_value(hlo::Graph& graph, const at::Tensor& t, runtime::Capture& capture) {
   if (!t.defined()) return {};
   if (!t.is_privateuseone()) throw TraceFailed("a result is not on the device");
   runtime::Slot& slot = slot_of(*t.storage().unsafeGetStorageImpl());
@@ -127,14 +126,14 @@ Values CapturedRun::operator()() {
     else
       tensors = {value.isTensor() ? value.toTensor() : at::Tensor()};
     for (const at::Tensor& t : tensors) {
-      results.push_back(value_of_tensor(t, capture));
+      results.push_back(captured_value(graph, t, capture));
       strides.push_back(t.defined() ? t.strides().vec() : std::vector<int64_t>());
     }
   }
   for (size_t i = 0; i < writable.size(); ++i) {
     const bool changed = writable[i].defined() &&
                          slot_of(*writable[i].storage().unsafeGetStorageImpl()).value().get() != before[i].get();
-    results.push_back(changed ? value_of_tensor(writable[i], capture) : Value());
+    results.push_back(changed ? captured_value(graph, writable[i], capture) : Value());
   }
   constants = capture.constants();
   random_count = capture.reserved();

@@ -14,6 +14,10 @@ namespace tpu::aten {
 // overlap or are missing become contiguous ones.
 hlo::Value to_storage_order(hlo::Value v, std::vector<int64_t>& strides);
 
+// The graph's value of a tensor that captured code made or changed. Throws TraceFailed for one that is
+// not on the device.
+hlo::Value captured_value(hlo::Graph& graph, const at::Tensor& t, runtime::Capture& capture);
+
 // One run of a TensorBody on placeholders, its launches captured into `graph`.
 struct CapturedRun {
   const TensorBody& body;
@@ -36,7 +40,6 @@ struct CapturedRun {
   hlo::Values operator()();
 
   at::Tensor placeholder_of(size_t tensor, runtime::Capture& capture) const;
-  hlo::Value value_of_tensor(const at::Tensor& t, runtime::Capture& capture) const;
 };
 
 }  // namespace tpu::aten

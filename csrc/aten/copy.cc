@@ -14,6 +14,7 @@
 #include "aten/error.h"
 #include "aten/kernel.h"
 #include "aten/storage.h"
+#include "aten/trace.h"
 #include "hlo/math.h"
 #include "lowering/view.h"
 #include "runtime/device.h"
@@ -93,13 +94,13 @@ void host_to_device(const at::Tensor& src, at::Tensor& dst, bool non_blocking) {
   const hlo::Type* type = runtime::intern({dtype_of(dst.scalar_type()), physical_dims(dst.sizes(), dst.strides())});
   if (non_blocking && as_is && source.is_pinned()) {
     pjrt::Event done;
-    slot.set(runtime::upload(source.const_data_ptr(), type, slot.device(), &done));
+    set_value(dst.storage(), slot, runtime::upload(source.const_data_ptr(), type, slot.device(), &done));
     auto* keep_alive = new at::Tensor(source);  // until the transfer has read it
     done.on_ready([keep_alive](const std::string*) { delete keep_alive; });
     runtime::after_launch(slot.device(), std::move(done));
     return;
   }
-  slot.set(runtime::upload(source.const_data_ptr(), type, slot.device()));
+  set_value(dst.storage(), slot, runtime::upload(source.const_data_ptr(), type, slot.device()));
 }
 
 void device_to_host(const at::Tensor& src, at::Tensor& dst) {
@@ -161,7 +162,8 @@ at::Tensor copy_from(const at::Tensor& src, const at::Tensor& dst_arg, bool non_
                fills_storage(src) && fills_storage(dst) && src.is_conj() == dst.is_conj() &&
                src.is_neg() == dst.is_neg()) {
       // Values are immutable: two storages may share one until either is written.
-      slot_of(*dst.storage().unsafeGetStorageImpl()).set(value_of(slot_of(*src.storage().unsafeGetStorageImpl())));
+      set_value(dst.storage(), slot_of(*dst.storage().unsafeGetStorageImpl()),
+                value_of(slot_of(*src.storage().unsafeGetStorageImpl())));
     } else {
       device_copy(dst, src);
     }

@@ -12,6 +12,7 @@
 #include "aten/plan_builder.h"
 #include "aten/sized.h"
 #include "aten/storage.h"
+#include "aten/trace.h"
 #include "base/hash.h"
 #include "runtime/capture.h"
 #include "runtime/device.h"
@@ -254,7 +255,7 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   for (const ResultSpec& result : plan->results) {
     if (result.to != ResultSpec::To::Write) continue;
     const TensorArg& arg = call.tensors[static_cast<size_t>(result.tensor)];
-    arg.slot->set(values[static_cast<size_t>(result.program_result)]);
+    set_value(arg.tensor->storage(), *arg.slot, values[static_cast<size_t>(result.program_result)]);
     // PyTorch's wrappers count writes to single tensors, and leave lists to the kernel.
     if (def_.options.lists && !arg.tensor->is_inference()) arg.tensor->unsafeGetTensorImpl()->bump_version();
   }
@@ -272,6 +273,7 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
 runtime::ValueRef value_of(runtime::Slot& slot) {
   runtime::ValueRef value = slot.value();
   if (!value) {
+    if (runtime::Capture* capture = runtime::Capture::current()) return capture->zeros(*slot.type());
     slot.set(zeros_value(slot.type(), slot.device()));
     value = slot.value();
   }

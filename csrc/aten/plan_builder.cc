@@ -10,7 +10,9 @@
 #include "aten/captured_run.h"
 #include "aten/meta.h"
 #include "aten/storage.h"
+#include "aten/target.h"
 #include "base/error.h"
+#include "base/location.h"
 #include "base/log.h"
 #include "lowering/promote.h"
 #include "runtime/device.h"
@@ -62,11 +64,12 @@ class PlanBuilder {
     if (!kernel_.def_.options.no_meta) meta_ = run_meta(op_, arguments_);
     if (meta_.known && needs_resize()) return std::move(plan_);
     plan_->plan.name = kernel_.name_;
+    if (runtime::watching()) plan_->plan.line = user_location();
     plan_->plan.graph = std::make_unique<hlo::Graph>();
     info_.graph = &graph();
     info_.precision = call_.precision;
     info_.default_dtype = dtype_of(call_.default_dtype);
-    info_.target_is_cpu = runtime::Runtime::get().is_cpu();
+    info_.target = &target();
     for (const at::Tensor& t : expected_results()) {
       if (t.defined()) {
         info_.results.push_back(Type{dtype_of(t.scalar_type()), Dims(t.sizes().begin(), t.sizes().end())});

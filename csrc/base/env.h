@@ -38,6 +38,8 @@ inline constexpr Switch kSwitches[] = {
      "1: programs compiled; 2: and plan misses, fallbacks; 3: and graphs; 4: and each launch", 0, 4},
     {"TORCH_TPU_DUMP", Kind::String, "", "folder that receives the text and options of each program compiled"},
     {"TORCH_TPU_LOG", Kind::String, "", "file that log lines are appended to; empty: stderr"},
+    {"TORCH_TPU_AOT_TOPOLOGY", Kind::String, "",
+     "TPU topology, such as v6e:2x2: every program that runs is also compiled for it, in the background"},
     {"TORCH_TPU_MEMORY_LIMIT_MB", Kind::Int, "0",
      "memory of each device; 0: the host's, shared among the virtual devices", 0, 1 << 30},
 };

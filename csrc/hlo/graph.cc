@@ -16,6 +16,7 @@ Value Region::add_argument(Type type) {
   Node& node = nodes_.emplace_back();
   node.results.push_back(std::move(type));
   node.parent = this;
+  node.origin = graph_->origin();
   node.id = static_cast<int>(nodes_.size()) - 1;
   return arguments_.emplace_back(&node, 0);
 }
@@ -47,6 +48,11 @@ Node* Region::append(std::string name, Values operands, std::vector<Type> result
 }
 
 Graph::Graph() : body_(this, nullptr), current_(&body_) {}
+
+void Graph::set_origin(std::string text) {
+  if (origins_.empty() || origins_.back() != text) origins_.push_back(std::move(text));
+  origin_ = static_cast<int>(origins_.size()) - 1;
+}
 
 Region* Graph::region(const std::vector<Type>& arguments, const std::function<Values(const Values&)>& build,
                       bool isolated) {

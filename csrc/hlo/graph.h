@@ -51,7 +51,9 @@ struct Node {
   std::string attributes;  // "dimensions = array<i64: 0>"; may be empty
   std::vector<Region*> regions;
   Region* parent = nullptr;
-  int id = -1;  // position in its region, arguments first
+  int origin = -1;   // what it came from: a place in Graph::origins()
+  int id = -1;       // position in its region, arguments first
+  double flops = 0;  // of a product of matrices or a convolution: two for each multiplication that counts
 };
 
 // A block: its arguments, its nodes in order, and what it returns.
@@ -112,6 +114,11 @@ class Graph {
   // Removes the parameters that are not used; call before alias().
   void drop_parameters(const std::vector<bool>& used);
 
+  // Nodes made from now on say that they come from `text`: printed as their location. "": nothing.
+  void set_origin(std::string text);
+  const std::vector<std::string>& origins() const { return origins_; }
+  int origin() const { return origin_; }
+
   // Structural hash: equal for graphs that print the same text.
   Hash128 hash() const;
 
@@ -120,11 +127,21 @@ class Graph {
   Region body_;
   Region* current_;
   std::vector<std::pair<int, int>> aliases_;
+  std::vector<std::string> origins_;
+  int origin_ = -1;
 };
 
 // The whole module as MLIR text in generic form, with `tf.aliasing_output` on aliased parameters.
 // Nodes that no result needs are left out. `module_name` must be an identifier.
 std::string print_mlir(const Graph& graph, std::string_view module_name);
+
+// What the graph's matrix products and convolutions cost, by the kind of arithmetic.
+struct Products {
+  double flops = 0;       // of all; the body of a loop counts once
+  double wide_flops = 0;  // of those, in float32 at Precision::HIGHEST
+  int loops = 0;          // while loops
+};
+Products count_products(const Graph& graph);
 
 // Short text for people, a line a node: "%3: f32[2,8] = exponential %2 {attributes}".
 std::string print_short(const Graph& graph);

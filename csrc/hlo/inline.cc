@@ -24,7 +24,9 @@ class Inliner {
       if (node.name.empty() || !live_.live(node)) continue;
       std::vector<Region*> regions;
       for (const Region* nested : node.regions) regions.push_back(copy_nested(*nested));
-      map_[&node] = graph_.current().append(node.name, mapped(node.operands), node.results, node.attributes, regions);
+      Node* copy = graph_.current().append(node.name, mapped(node.operands), node.results, node.attributes, regions);
+      copy->flops = node.flops;
+      map_[&node] = copy;
     }
   }
 

@@ -94,16 +94,21 @@ Value convolution(Value x, Value kernel, const ConvDims& d, const ConvOptions& o
         window_output(x.dim(d.input_spatial[i]), lhs_dilation[i], padding[i], kernel.dim(d.kernel_spatial[i]),
                       rhs_dilation[i], strides[i]);
   }
-  return emit(op, {x, kernel}, {result, std::move(sizes)},
-              "window_strides = " + array(strides) + ", padding = " + pairs(padding) +
-                  ", lhs_dilation = " + array(lhs_dilation) + ", rhs_dilation = " + array(rhs_dilation) +
-                  ", window_reversal = " + array(reversal) + ", dimension_numbers = #stablehlo.conv<" +
-                  conv_part("b", d.input_batch, "f", d.input_feature, d.input_spatial) + "x" +
-                  conv_part("o", d.kernel_output_feature, "i", d.kernel_input_feature, d.kernel_spatial) + "->" +
-                  conv_part("b", d.output_batch, "f", d.output_feature, d.output_spatial) + ">" +
-                  text(", feature_group_count = ", o.feature_groups, " : i64, batch_group_count = ", o.batch_groups,
-                       " : i64, ") +
-                  precision_config(precision));
+  Value y = emit(op, {x, kernel}, {result, std::move(sizes)},
+                 "window_strides = " + array(strides) + ", padding = " + pairs(padding) +
+                     ", lhs_dilation = " + array(lhs_dilation) + ", rhs_dilation = " + array(rhs_dilation) +
+                     ", window_reversal = " + array(reversal) + ", dimension_numbers = #stablehlo.conv<" +
+                     conv_part("b", d.input_batch, "f", d.input_feature, d.input_spatial) + "x" +
+                     conv_part("o", d.kernel_output_feature, "i", d.kernel_input_feature, d.kernel_spatial) + "->" +
+                     conv_part("b", d.output_batch, "f", d.output_feature, d.output_spatial) + ">" +
+                     text(", feature_group_count = ", o.feature_groups, " : i64, batch_group_count = ", o.batch_groups,
+                          " : i64, ") +
+                     precision_config(precision));
+  // Zeros that a dilation of the input puts in are no work.
+  y.node()->flops = 2.0 * static_cast<double>(y.numel()) * static_cast<double>(kernel.numel()) /
+                    static_cast<double>(std::max<int64_t>(out, 1));
+  for (int64_t hole : lhs_dilation) y.node()->flops /= static_cast<double>(hole);
+  return y;
 }
 
 Value dot_general(Value x, Value y, const DotDims& dims, Precision precision) {
@@ -121,6 +126,8 @@ Value dot_general(Value x, Value y, const DotDims& d, Precision precision, DType
   require_dims(op, "lhs dimensions", lhs, x.rank(), false);
   require_dims(op, "rhs dimensions", rhs, y.rank(), false);
   Dims sizes;
+  double summed = 1;
+  for (int64_t i : d.lhs_contracting) summed *= static_cast<double>(x.dim(i));
   for (size_t i = 0; i < lhs.size(); ++i) {
     TPU_CHECK(x.dim(lhs[i]) == y.dim(rhs[i]), op, ": dimension ", lhs[i], " of ", to_string(x.type()),
               " does not fit dimension ", rhs[i], " of ", to_string(y.type()));
@@ -132,11 +139,13 @@ Value dot_general(Value x, Value y, const DotDims& d, Precision precision, DType
   for (int64_t i = 0; i < y.rank(); ++i) {
     if (!contains(rhs, i)) sizes.push_back(y.dim(i));
   }
-  return emit(op, {x, y}, {result, std::move(sizes)},
-              "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = " + list(d.lhs_batching) +
-                  ", rhs_batching_dimensions = " + list(d.rhs_batching) +
-                  ", lhs_contracting_dimensions = " + list(d.lhs_contracting) +
-                  ", rhs_contracting_dimensions = " + list(d.rhs_contracting) + ">, " + precision_config(precision));
+  Value out = emit(op, {x, y}, {result, std::move(sizes)},
+                   "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = " + list(d.lhs_batching) +
+                       ", rhs_batching_dimensions = " + list(d.rhs_batching) + ", lhs_contracting_dimensions = " +
+                       list(d.lhs_contracting) + ", rhs_contracting_dimensions = " + list(d.rhs_contracting) + ">, " +
+                       precision_config(precision));
+  out.node()->flops = 2 * summed * static_cast<double>(out.numel());
+  return out;
 }
 
 Value fft(Value x, FftType type, const Dims& length) {

@@ -115,8 +115,20 @@ class Printer {
         }
         out_ += ')';
       }
+      location(node);
       out_ += '\n';
     }
+  }
+  void location(const Node& node) {
+    if (node.origin < 0) return;
+    const std::string& origin = graph_.origins()[static_cast<size_t>(node.origin)];
+    if (origin.empty()) return;
+    out_ += " loc(\"";
+    for (char c : origin) {
+      if (c == '"' || c == '\\') out_ += '\\';
+      if (static_cast<unsigned char>(c) >= ' ') out_ += c;
+    }
+    out_ += "\")";
   }
 
   void nested(const Region& region, size_t indent) {

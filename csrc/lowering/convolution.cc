@@ -64,8 +64,7 @@ Value convolve_input_gradient(Value dy, Value w, const ConvGeometry& g, const Di
   for (size_t i = 0; i < in.size(); ++i) low.push_back(g.dilation[i] * (spatial_dims(w)[i] - 1) - g.padding[i]);
   options.padding = padding_for(spatial_dims(dy), low, in, ones, spatial_dims(w), g.dilation, g.stride);
   ConvDims dims = conv_nchw(dy.rank() - 2);
-  // The CPU plugin has a fast convolution only for an unreversed kernel in the usual order (30x).
-  if (call().target_is_cpu) return product(dy, swap_in_groups(flip(w, spatial), g.groups), dims, options);
+  if (call().target->flipped_kernels) return product(dy, swap_in_groups(flip(w, spatial), g.groups), dims, options);
   options.reversal.assign(in.size(), true);
   if (g.groups == 1) {
     std::swap(dims.kernel_input_feature, dims.kernel_output_feature);

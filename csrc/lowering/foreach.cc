@@ -37,7 +37,7 @@ Value as_element(size_t i, const Values& operands, const Body& body) {
   const CallInfo& outer = call();
   CallInfo inner;
   inner.graph = outer.graph;
-  inner.target_is_cpu = outer.target_is_cpu;
+  inner.target = outer.target;
   for (Value v : operands) {
     if (is_weak(v)) inner.weak.push_back(v);
   }

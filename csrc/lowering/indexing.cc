@@ -145,8 +145,7 @@ Value running_count(Value mask) { return cumulative(convert(mask, index_dtype(ma
 
 Value true_positions(Value mask, int64_t count) {
   Value running = running_count(mask);
-  if (!call().target_is_cpu) return count_below(running, count);
-  // The CPU plugin's scatter is a plain loop over the mask, faster than bisecting for each place.
+  if (!call().target->scattered_positions) return count_below(running, count);
   const DType t = running.dtype();
   const int64_t n = mask.numel();
   return scatter_rows(full(mask.graph(), {t, {count}}, n), where(mask, running - 1, count),

@@ -97,7 +97,7 @@ Value product(Value a, Value b, DotDims dims) {
   const DType t = a.dtype();
   skip_transpose(a, dims.lhs_batching, dims.lhs_contracting);
   skip_transpose(b, dims.rhs_batching, dims.rhs_contracting);
-  if (!call().target_is_cpu && (t == S64 || t == U64)) return product_by_sum(a, b, dims);
+  if (!call().target->int64_products && (t == S64 || t == U64)) return product_by_sum(a, b, dims);
   // Operands of bf16 are exact at any precision; f16 isn't bf16, so it counts as float32.
   const Precision precision = t == F32 || t == C64 || t == F16 ? call().precision : Precision::DEFAULT;
   return dot_general(a, b, dims, precision, compute_dtype(t));

@@ -21,7 +21,7 @@ double count_of(Value x, const Dims& dims) {
 Value sum_of(Value x, const Dims& dims) {
   constexpr int64_t kStrip = 16;
   const int64_t last = x.rank() - 1;
-  if (!call().target_is_cpu || dims.empty() || dims.back() != last || x.numel() == 0) return sum(x, dims, keep);
+  if (!call().target->strip_sums || dims.empty() || dims.back() != last || x.numel() == 0) return sum(x, dims, keep);
   int64_t row = 1;
   size_t n = 0;
   while (n < dims.size() && dims[dims.size() - 1 - n] == last - static_cast<int64_t>(n))

@@ -62,7 +62,7 @@ bool is_weak(Value v) {
   return std::any_of(weak.begin(), weak.end(), [&](Value w) { return w.same(v); });
 }
 
-bool checks_values() { return call().target_is_cpu; }
+bool checks_values() { return call().target->checked_values; }
 
 void check_range(Value values, int64_t low, int64_t high, ErrorKind kind, std::function<std::string(int64_t)> message) {
   if (!checks_values() || values.numel() == 0) return;

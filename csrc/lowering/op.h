@@ -15,6 +15,7 @@
 #include "hlo/graph.h"
 #include "hlo/math.h"
 #include "hlo/ops.h"
+#include "lowering/target.h"
 
 namespace tpu::lowering {
 
@@ -124,7 +125,7 @@ struct CallInfo {
   Random random;                             // of Options.default_generator
   mutable uint64_t random_count = 0;         // Philox counters the body consumes; random.h counts
   std::vector<bool> contiguous;              // of the tensor arguments in order: is_contiguous()
-  bool target_is_cpu = true;
+  const Target* target = &cpu_target();
   DType default_dtype = F32;  // torch.get_default_dtype()
   std::vector<RuntimeCheck> checks = {};
   Precision precision = Precision::HIGHEST;  // of float32 products; only with Options.products

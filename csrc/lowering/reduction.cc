@@ -79,7 +79,7 @@ TPU_LOWER("all.dims",
 // m = max x; the first i with x_i = m, or with x_i = NaN, which makes m NaN.
 Extreme first_extreme(Value x, int64_t dim, bool keep_dims, bool largest) {
   if (x.rank() == 0) return {x, scalar(graph(), S64, 0)};
-  if (!call().target_is_cpu) return largest ? argmax(x, dim, keep_dims) : argmin(x, dim, keep_dims);
+  if (!call().target->plain_extremes) return largest ? argmax(x, dim, keep_dims) : argmin(x, dim, keep_dims);
   // Two plain reductions become vector code on the CPU, one of pairs does not.
   Value m = largest ? max(x, dim, keep) : min(x, dim, keep);
   Value hit = eq(x, m);

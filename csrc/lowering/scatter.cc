@@ -28,7 +28,7 @@ Value flat_positions(Value x, Value index, int64_t dim) {
   return reshape(where(wrong, x.numel(), at), {index.numel()});
 }
 
-struct Target {
+struct Destination {
   Value flat;  // x, flattened
   Value at;    // positions in it
   Dims dims;   // of x
@@ -36,7 +36,7 @@ struct Target {
   Value restore(Value y) const { return reshape(y, dims); }
 };
 
-Target target(Value x, Dim dim, Value index) {
+Destination target(Value x, Dim dim, Value index) {
   Value y = at_least_1d(x), i = at_least_1d(index);
   check_range(index, 0, y.dim(dim), ErrorKind::Runtime, out_of_bounds(dim, y.dim(dim)));
   return {reshape(y, {y.numel()}), flat_positions(y, i, dim), x.dims()};
@@ -50,13 +50,13 @@ Value updates_of(Value src, Value index, DType t) {
 
 Value scatter_src(Value x, Dim dim, Value index, Value src, const Combine& combine) {
   if (index.numel() == 0) return x;
-  const Target t = target(x, dim, index);
+  const Destination t = target(x, dim, index);
   return t.restore(t.put(updates_of(src, index, x.dtype()), combine));
 }
 
 Value scatter_value(Value x, Dim dim, Value index, Value value, const Combine& combine) {
   if (index.numel() == 0) return x;
-  const Target t = target(x, dim, index);
+  const Destination t = target(x, dim, index);
   return t.restore(t.put(broadcast_to(cast(value, x.dtype()), {index.numel()}), combine));
 }
 
@@ -87,7 +87,7 @@ TPU_LOWER("scatter_reduce.two", [](Value x, Dim dim, Value index, Value src, std
   if (index.numel() == 0) return x;
   const bool mean = reduce == "mean";
   const Reduction r = reduction_of(reduce, x.dtype());
-  const Target t = target(x, dim, index);
+  const Destination t = target(x, dim, index);
   Value start = t.flat, count;
   if (!include_self || mean) count = count_indices(t.at, x.numel(), S32);
   if (!include_self) start = where(gt(count, 0), r.neutral, start);

@@ -58,7 +58,7 @@ Value top_indices(Value x, int64_t k, bool largest) {
 
 Sorted sorted_last(Value x, bool descending) {
   const int64_t last = x.rank() - 1;
-  if (call().target_is_cpu && x.dim(last) <= INT32_MAX) {
+  if (call().target->packed_sorts && x.dim(last) <= INT32_MAX) {
     Value order = order_by_packing(x, descending);
     return {take_along(x, convert(order, S32), last), order};
   }

@@ -60,4 +60,6 @@ PYBIND11_MODULE(_C, m) {
   tpu::python::init_testing(m);
   tpu::python::init_compile(m);
   tpu::python::init_registry(m);
+  tpu::python::init_trace(m);
+  tpu::python::init_location(m);
 }

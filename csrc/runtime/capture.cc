@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/capture.h"
 
+#include <atomic>
 #include <complex>
 #include <utility>
 
 #include "base/error.h"
+#include "base/location.h"
 #include "hlo/inline.h"
 #include "hlo/math.h"
 #include "runtime/executor.h"
@@ -13,6 +15,7 @@ namespace tpu::runtime {
 namespace {
 
 thread_local Capture* active = nullptr;
+std::atomic<Capture*> shared{nullptr};
 
 hlo::Literal literal_of(const Scalar& s) {
   switch (s.kind) {
@@ -27,18 +30,27 @@ hlo::Literal literal_of(const Scalar& s) {
 
 }  // namespace
 
-Capture::Capture(hlo::Graph& graph, int device, hlo::Value seed, hlo::Value offset)
-    : graph_(graph), device_(device), seed_(seed), offset_(offset), outer_(std::exchange(active, this)) {}
+Capture::Capture(hlo::Graph& graph, int device, hlo::Value seed, hlo::Value offset, Reach reach)
+    : graph_(graph), device_(device), seed_(seed), offset_(offset), reach_(reach) {
+  outer_ = reach == Reach::AllThreads ? shared.exchange(this) : std::exchange(active, this);
+}
 
-Capture::~Capture() { active = outer_; }
+Capture::~Capture() {
+  if (reach_ == Reach::AllThreads)
+    shared.store(outer_);
+  else
+    active = outer_;
+}
 
-Capture* Capture::current() { return active; }
+Capture* Capture::current() { return active ? active : shared.load(std::memory_order_acquire); }
 
 ValueRef Capture::placeholder(hlo::Value value) {
   ValueRef ref(new DeviceValue(intern(value.type()), device_));
   values_.emplace(ref.get(), std::make_pair(ref, value));
   return ref;
 }
+
+ValueRef Capture::zeros(const hlo::Type& type) { return placeholder(hlo::full(graph_, type, 0)); }
 
 hlo::Value Capture::value_of(const ValueRef& value) {
   const auto found = values_.find(value.get());
@@ -75,6 +87,7 @@ void Capture::launch(Plan& plan, std::span<Operand> operands, std::span<const Sc
       }
     }
   }
+  if (reach_ == Reach::AllThreads) graph_.set_origin(plan.name + " at " + user_location());
   const hlo::Values values = hlo::inline_graph(graph_, *plan.graph, arguments);
   for (size_t i = 0; i < results.size(); ++i) results[i] = placeholder(values[i]);
 }

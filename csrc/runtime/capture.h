@@ -16,18 +16,22 @@ struct Operand;
 
 // Launches that don't run but are put into a graph: how a PyTorch decomposition or a compiled
 // function becomes one program. Values made while a capture is active are placeholders without a
-// buffer; reading one on the host throws. Active for the thread that made it, until destroyed.
+// buffer; reading one on the host throws. Active until destroyed.
 class Capture {
  public:
+  // OwnThread: launches of the thread that made it. AllThreads: of every thread that has none of its
+  // own, so that autograd's threads are captured too; no other may launch meanwhile.
+  enum class Reach { OwnThread, AllThreads };
   // Captures into `graph`. `seed` and `offset` (rank-0 U64) are what random operators start from.
-  Capture(hlo::Graph& graph, int device, hlo::Value seed, hlo::Value offset);
+  Capture(hlo::Graph& graph, int device, hlo::Value seed, hlo::Value offset, Reach reach = Reach::OwnThread);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  static Capture* current();  // of this thread; null when none
+  static Capture* current();  // for this thread; null when none
 
   ValueRef placeholder(hlo::Value value);
+  ValueRef zeros(const hlo::Type& type);
   // The graph's value for `value`; a value from before the capture becomes a constant operand.
   hlo::Value value_of(const ValueRef& value);
 
@@ -47,6 +51,7 @@ class Capture {
   uint64_t reserved_ = 0;
   std::unordered_map<const DeviceValue*, std::pair<ValueRef, hlo::Value>> values_;
   std::vector<std::pair<hlo::Value, ValueRef>> constants_;
+  Reach reach_;
   Capture* outer_;
 };
 

@@ -20,7 +20,7 @@ Program& Plan::program() {
   if (Program* ready = program_if_ready()) return *ready;
   std::lock_guard lock(mutex_);
   if (Program* ready = program_if_ready()) return *ready;
-  Program& found = find_program(hlo::print_mlir(*graph, identifier(name)), name);
+  Program& found = find_program(hlo::print_mlir(*graph, identifier(name)), name, line);
   program_.store(&found, std::memory_order_release);
   return found;
 }

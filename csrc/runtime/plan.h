@@ -36,6 +36,7 @@ struct Param {
 // program, which is made on first launch. Lives for the process.
 struct Plan {
   std::string name;  // "aten::add.Tensor"
+  std::string line;  // of the user's program that it was built for, where somebody wants to know
   std::unique_ptr<hlo::Graph> graph;
   std::vector<Param> params;
   std::vector<const hlo::Type*> results;

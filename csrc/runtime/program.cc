@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <fstream>
 #include <mutex>
 #include <unordered_map>
@@ -35,6 +36,17 @@ Entry& entry_of(const Hash128& key) {
   auto& slot = (*entries)[key];
   if (!slot) slot = std::make_unique<Entry>();
   return *slot;
+}
+
+struct SeenQueue {
+  std::atomic<bool> on{false};
+  std::mutex mutex;
+  std::condition_variable more;
+  std::deque<SeenProgram> programs;
+};
+SeenQueue& seen() {
+  static auto* queue = new SeenQueue;
+  return *queue;
 }
 
 void dump(const std::string& mlir, std::string_view name, const Hash128& key) {
@@ -75,7 +87,20 @@ std::string compile_options(bool cpu) {
 
 }  // namespace
 
-Program& find_program(const std::string& mlir, std::string_view name) {
+void start_watching() { seen().on.store(true); }
+bool watching() { return seen().on.load(std::memory_order_relaxed); }
+
+std::optional<SeenProgram> next_seen(double seconds) {
+  SeenQueue& queue = seen();
+  std::unique_lock lock(queue.mutex);
+  queue.more.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !queue.programs.empty(); });
+  if (queue.programs.empty()) return std::nullopt;
+  SeenProgram program = std::move(queue.programs.front());
+  queue.programs.pop_front();
+  return program;
+}
+
+Program& find_program(const std::string& mlir, std::string_view name, std::string_view line) {
   Runtime& runtime = Runtime::get();
   const std::string options = compile_options(runtime.is_cpu());
   Hash128 key;
@@ -85,6 +110,11 @@ Program& find_program(const std::string& mlir, std::string_view name) {
   Entry& entry = entry_of(key);
   std::lock_guard lock(entry.mutex);
   if (entry.program) return *entry.program;
+  if (watching()) {
+    std::lock_guard watched(seen().mutex);
+    seen().programs.push_back({std::string(name), std::string(line), mlir});
+    seen().more.notify_one();
+  }
 
   dump(mlir, name, key);
   pjrt::Executable executable = load_from_disk(key, options);

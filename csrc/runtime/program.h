@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,16 @@ struct Program {
 
 // Finds the program of `mlir` in memory, then on disk, else compiles it and stores it. Two threads
 // that want the same program compile it once. Lives for the process. Throws tpu::Error.
-Program& find_program(const std::string& mlir, std::string_view name);
+Program& find_program(const std::string& mlir, std::string_view name, std::string_view line = {});
+
+// Programs that this process needed, for those who want to look at each: a queue that grows from
+// start_watching() on. `line`: of the user's Python.
+struct SeenProgram {
+  std::string name, line, mlir;
+};
+void start_watching();
+bool watching();
+// The next one; waits up to `seconds`. Thread-safe.
+std::optional<SeenProgram> next_seen(double seconds);
 
 }  // namespace tpu::runtime

@@ -142,6 +142,16 @@ def op(name: str) -> int:
     return 0
 
 
+def aot(topology: str, script: str, arguments: list[str]) -> int:
+    from torch_tpu.aot._watch import run_script
+
+    try:
+        return run_script(topology, script, arguments[1:] if arguments[:1] == ["--"] else arguments)
+    except (RuntimeError, ValueError) as error:
+        print(f"python -m torch_tpu aot: {error}")
+        return 2
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m torch_tpu", description=__doc__)
     commands = parser.add_subparsers(dest="command")
@@ -151,7 +161,13 @@ def main() -> int:
     cached.add_argument("action", nargs="?", choices=["clear"], help="delete them")
     operator = commands.add_parser("op", help="how an operator comes to run on the device")
     operator.add_argument("name", help="_softmax, add.Tensor, aten::sort, tpu::copy_")
+    ahead = commands.add_parser("aot", help="run a program and compile all that it launches for a TPU topology")
+    ahead.add_argument("--topology", default="TPU7x:2x2x1", help="such as v6e:2x2 (default: %(default)s)")
+    ahead.add_argument("script", help="a Python file")
+    ahead.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments, after --")
     args = parser.parse_args()
+    if args.command == "aot":
+        return aot(args.topology, args.script, args.arguments)
     if args.command == "env":
         return env(args.markdown)
     if args.command == "op":

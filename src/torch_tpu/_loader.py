@@ -53,6 +53,8 @@ def _load() -> None:
     _C.set_bundled_plugin(_package_file("fastatomstruct_xla_cpu", ("libpjrt_cpu.so",)))
     _C.set_libtpu_path(_package_file("libtpu", ("libtpu.so",)))
 
+    _C.set_library_folders(str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep)
+
     torch.utils.rename_privateuse1_backend("tpu")
     from torch_tpu import backends, tpu
 
@@ -82,6 +84,10 @@ def _load() -> None:
     from torch_tpu.compile import decompositions
 
     decompositions.register()
+    if topology := os.environ.get("TORCH_TPU_AOT_TOPOLOGY"):
+        from torch_tpu.aot import _watch
+
+        _watch.start(topology)
 
 
 def _keeping_parameters(apply: Callable[..., Any]) -> Callable[..., Any]:

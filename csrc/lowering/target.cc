@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering/target.h"
+
+#include <map>
+#include <mutex>
+
+namespace tpu::lowering {
+namespace {
+
+struct Row {
+  bool Target::* field;
+  const char* what;
+  const char* on_cpu;
+  const char* on_tpu;
+  const char* why;
+};
+
+constexpr Row kRows[] = {
+    {&Target::checked_values, "values that PyTorch refuses (an index out of range)", "judged in the program, raised",
+     "clamped, as XLA defines", "reading the verdict waits for the program, which costs nothing on the host alone"},
+    {&Target::int64_products, "products of int64 matrices", "dot_general", "multiply, then sum",
+     "a TPU has no dot of int64"},
+    {&Target::flipped_kernels, "input gradient of a convolution", "kernel flipped by a reverse", "reversed window",
+     "the CPU plugin is 30 times faster on unreversed windows; a TPU reverses for free"},
+    {&Target::packed_sorts, "sort", "value and index packed into one integer", "stable sort of two operands",
+     "the CPU plugin calls the comparison for each pair; a TPU compares in vectors and has no 64-bit integers"},
+    {&Target::scattered_positions, "positions of true values", "scatter", "binary search of the running count",
+     "a scatter runs one element at a time on a TPU"},
+    {&Target::strip_sums, "sums of rows in normalizations", "strips of 16, then the strips", "one reduce",
+     "the CPU plugin adds a row one by one"},
+    {&Target::plain_extremes, "argmax, argmin", "extreme, then the first place that has it", "one reduce of pairs",
+     "the CPU plugin makes vector code of plain reductions only"},
+};
+
+}  // namespace
+
+const Target& cpu_target() {
+  static const Target target{.name = "CPU"};
+  return target;
+}
+
+const Target& tpu_target(std::string_view generation) {
+  static auto* mutex = new std::mutex;
+  static auto* targets = new std::map<std::string, Target, std::less<>>;  // stable addresses
+  std::lock_guard lock(*mutex);
+  const auto found = targets->find(generation);
+  if (found != targets->end()) return found->second;
+  Target target{.name = std::string(generation)};
+  for (const Row& row : kRows) target.*row.field = false;
+  return targets->emplace(target.name, target).first->second;
+}
+
+std::vector<Choice> choices(const Target& target) {
+  std::vector<Choice> out;
+  for (const Row& row : kRows) out.push_back({row.what, target.*row.field ? row.on_cpu : row.on_tpu, row.why});
+  return out;
+}
+
+}  // namespace tpu::lowering
