@@ -245,6 +245,7 @@ class DLRM(nn.Module):
     def __init__(self, tables, features, rows, width, bottom, top):
         super().__init__()
         self.features, self.rows = features, rows
+        self.register_buffer("pairs", torch.tril_indices(features + 1, features + 1, -1), persistent=False)
         self.tables = tables(features, rows, width)
         self.bottom = mlp(*bottom, width)
         self.top = mlp(width + features * (features + 1) // 2, *top, 1)
@@ -253,7 +254,7 @@ class DLRM(nn.Module):
         dense = F.relu(self.bottom(dense))
         vectors = torch.cat([dense.unsqueeze(1), self.tables(sparse)], 1)
         dots = torch.bmm(vectors, vectors.transpose(1, 2))
-        i, j = torch.tril_indices(self.features + 1, self.features + 1, -1, device=dots.device)
+        i, j = self.pairs
         return self.top(torch.cat([dense, dots[:, i, j]], 1)).squeeze(1)
 
 

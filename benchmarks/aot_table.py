@@ -10,6 +10,7 @@ does not compile has its error in the table, and then the exit status is 1.
 
 import argparse
 import json
+import math
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,7 +44,11 @@ NOTES = """\
 
 
 def ratio(ours, theirs):
-    return f"{ours / theirs:.2f}" if theirs else "–"
+    return f"{ours / theirs:.2f}" if theirs and not math.isnan(ours) else "–"
+
+
+def milliseconds(seconds):
+    return "–" if seconds is None or math.isnan(seconds) else f"{seconds * 1e3:.3f}"
 
 
 def megabytes(count):
@@ -55,8 +60,8 @@ def row(name, report, jax) -> list[str]:
     seconds, temporary = jax.get("optimal_seconds"), jax.get("temp_bytes")
     return [
         name,
-        f"{report.seconds * 1e3:.3f}",
-        "–" if seconds is None else f"{seconds * 1e3:.3f}",
+        milliseconds(report.seconds),
+        milliseconds(seconds),
         ratio(report.seconds, seconds),
         "–" if report.mfu is None else f"{report.mfu:.1%}",
         megabytes(report.temporary_bytes),

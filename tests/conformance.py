@@ -6,6 +6,7 @@ what became of the inputs must agree. Where the CPU refuses, tpu must refuse wit
 """
 
 import contextlib
+import importlib.util
 import itertools
 import random
 import unittest.mock
@@ -407,3 +408,7 @@ def eager_mode(mode: torch.tpu.EagerMode) -> Iterator[None]:
         yield
     finally:
         torch.tpu.set_eager_mode(before)
+
+
+def libtpu_installed() -> bool:
+    return importlib.util.find_spec("libtpu") is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expected_failures.txt, the grid behind TORCH_TPU_TEST_GRID=1, and the CPU fallbacks seen, at the end of the run."""
+"""expected_failures.txt, the tests behind a variable, and the CPU fallbacks seen, at the end of the run."""
 
 import os
 import re
@@ -10,11 +10,13 @@ import pytest
 import torch
 
 EXPECTED = Path(__file__).parent / "expected_failures.txt"
+ONLY_WITH = {"grid": "TORCH_TPU_TEST_GRID", "aot": "TORCH_TPU_TEST_AOT"}
 fallbacks: set[str] = set()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "grid: only with TORCH_TPU_TEST_GRID=1")
+    for name, variable in ONLY_WITH.items():
+        config.addinivalue_line("markers", f"{name}: only with {variable}=1")
 
 
 def expected_failures() -> list[tuple[str, str]]:
@@ -34,9 +36,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{EXPECTED.name}: no test is called {test}")
         for name in matched:
             by_id[name].add_marker(pytest.mark.xfail(reason=reason, strict=True))
-    if os.environ.get("TORCH_TPU_TEST_GRID") != "1":
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("grid")])
-        items[:] = [item for item in items if not item.get_closest_marker("grid")]
+    for marker, variable in ONLY_WITH.items():
+        if os.environ.get(variable) != "1":
+            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
 def pytest_runtest_teardown() -> None:

@@ -16,7 +16,6 @@ Value Region::add_argument(Type type) {
   Node& node = nodes_.emplace_back();
   node.results.push_back(std::move(type));
   node.parent = this;
-  node.origin = graph_->origin();
   node.id = static_cast<int>(nodes_.size()) - 1;
   return arguments_.emplace_back(&node, 0);
 }
@@ -43,6 +42,7 @@ Node* Region::append(std::string name, Values operands, std::vector<Type> result
   node.attributes = std::move(attributes);
   node.regions = std::move(regions);
   node.parent = this;
+  node.origin = graph_->origin();
   node.id = static_cast<int>(nodes_.size()) - 1;
   return &node;
 }

@@ -58,6 +58,18 @@ class PyTrace {
   std::unique_ptr<aten::Trace> trace_;
 };
 
+// A context manager: operators are lowered for a generation of TPUs, and run where they are.
+class PyTarget {
+ public:
+  explicit PyTarget(std::string generation) : generation_(std::move(generation)) {}
+  void enter() { scope_ = std::make_unique<aten::TargetScope>(lowering::tpu_target(generation_)); }
+  void exit() { scope_.reset(); }
+
+ private:
+  std::string generation_;
+  std::unique_ptr<aten::TargetScope> scope_;
+};
+
 py::list choices(const std::string& generation) {
   py::list out;
   for (const lowering::Choice& c : lowering::choices(lowering::tpu_target(generation)))
@@ -81,6 +93,10 @@ void init_trace(py::module_& m) {
       .def("input", &PyTrace::input, py::arg("like"),
            "A tensor without data, of the size, strides and dtype of `like`.")
       .def("finish", &PyTrace::finish, py::arg("outputs"), py::arg("name"));
+  py::class_<PyTarget>(m, "Target", "While entered, operators take the forms for a TPU, and run where they are.")
+      .def(py::init<std::string>(), py::arg("generation"))
+      .def("__enter__", &PyTarget::enter)
+      .def("__exit__", [](PyTarget& self, const py::object&, const py::object&, const py::object&) { self.exit(); });
   m.def("start_watching", &runtime::start_watching);
   m.def("next_seen", [](double seconds) -> py::object {
     std::optional<runtime::SeenProgram> program;

@@ -61,9 +61,13 @@ class Compiler:
     """One worker process, started when it is needed. Thread-safe; requests go one at a time."""
 
     def __init__(self) -> None:
+        self._begin()
+        # A forked child must not talk to its parent's worker, nor wait for a lock that a thread held.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.RLock()
         self._worker: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # a forked child must not talk to its parent's worker
         self._errors: Any = None
         self._timer: threading.Timer | None = None
 
@@ -118,7 +122,7 @@ class Compiler:
                 self._timer.cancel()
                 self._timer = None
             worker, self._worker = self._worker, None
-            if worker is None or self._owner != os.getpid():
+            if worker is None:
                 return
             worker.kill() if kill else worker.stdin.close()
             try:
@@ -132,7 +136,7 @@ class Compiler:
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if self._worker and self._owner == os.getpid() and self._worker.poll() is None:
+        if self._worker and self._worker.poll() is None:
             return self._worker
         environment = dict(os.environ)
         # No TPU is looked for: the compiler alone is wanted.
@@ -156,7 +160,6 @@ class Compiler:
             env=environment,
             start_new_session=True,  # Ctrl-C is the program's to handle
         )
-        self._owner = os.getpid()
         return self._worker
 
     def _crash(self) -> CompileError:

@@ -8,12 +8,13 @@ from typing import Any
 
 from torch_tpu.aot.chips import Chip
 
+# By the names of MLIR, as the graph prints them.
 _SIZES = {
-    **dict.fromkeys(("pred", "s8", "u8", "s4", "u4", "s2", "u2"), 1),
-    **dict.fromkeys(("bf16", "f16", "s16", "u16"), 2),
-    **dict.fromkeys(("f32", "s32", "u32"), 4),
-    **dict.fromkeys(("f64", "s64", "u64", "c64"), 8),
-    "c128": 16,
+    **dict.fromkeys(("i1", "i8", "ui8", "i4", "ui4", "i2", "ui2"), 1),
+    **dict.fromkeys(("bf16", "f16", "i16", "ui16"), 2),
+    **dict.fromkeys(("f32", "i32", "ui32"), 4),
+    **dict.fromkeys(("f64", "i64", "ui64", "complex<f32>"), 8),
+    "complex<f64>": 16,
 }
 # The compiler rates products at this share of the published peak (996 of 1153.5 TFLOP/s on TPU7x), so
 # that no program is estimated above it.
@@ -24,10 +25,10 @@ PASSES_OF_FLOAT32 = 6
 
 def type_bytes(text: str) -> int:
     """Bytes of a type such as "f32[8,128]" without the padding of a TPU's tiles."""
-    match = re.fullmatch(r"(\w+)\[([\d,]*)\]", text)
+    match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\]", text)
     if match is None:
         return 0
-    size = 1 if match[1].startswith("f8") else _SIZES.get(match[1], 4)
+    size = 1 if match[1].startswith("f8") else _SIZES.get(match[1], 1)
     return size * math.prod(int(n) for n in match[2].split(",") if n)
 
 
@@ -95,7 +96,9 @@ class Report:
                 else f"  does not fit the {_size(self.memory_limit)} of a device"
             )
         if self.largest:
-            lines.append("  largest     " + "\n              ".join(f"{_size(n)}  {what}" for what, n in self.largest[:8]))
+            lines.append(
+                "  largest     " + "\n              ".join(f"{_size(n)}  {what}" for what, n in self.largest[:8])
+            )
         lines += [f"  choice      {what}: {form}" for what, form, _ in self.choices]
         return "\n".join(lines)
 
@@ -211,9 +214,9 @@ def _largest_inputs(program: Any) -> list[tuple[str, int]]:
 def _largest_values(program: Any) -> list[tuple[str, int]]:
     """Arguments and values on the way, largest first, with the operator and line that they come from."""
     rows = dict(_largest_inputs(program))
-    pattern = re.compile(r'-> tensor<((?:\d+x)*)([a-z]\w*)> loc\("([^"]*)"\)$', re.MULTILINE)
+    pattern = re.compile(r'-> tensor<((?:\d+x)*)([a-z][\w<>]*)> loc\("([^"]*)"\)$', re.MULTILINE)
     for dims, dtype, origin in pattern.findall(program.text):
-        kind = f"{dtype.replace('i', 's', 1) if dtype[0] == 'i' else dtype}[{dims.rstrip('x').replace('x', ',')}]"
+        kind = f"{dtype}[{dims.rstrip('x').replace('x', ',')}]"
         rows.setdefault(f"value {kind} of {origin}", type_bytes(kind))
     return sorted(rows.items(), key=lambda row: -row[1])[:12]
 

@@ -66,6 +66,7 @@ def parse_topology(name: str) -> tuple[Chip, str]:
         raise ValueError(f"there is no TPU topology {name!r}; valid are {valid_topologies()}")
     if match[2].count("x") != chip.dimensions - 1 or "0" in match[2].split("x"):
         raise ValueError(
-            f"topology {name!r}: {chip.name} has {chip.dimensions} dimensions, as in {chip.name}:{chip.examples[1]}"
+            f"there is no TPU topology {name!r}: {chip.name} has {chip.dimensions} dimensions; "
+            f"valid are {valid_topologies()}"
         )
     return chip, f"{chip.name}:{match[2]}"
