@@ -22,8 +22,8 @@ void require_same(Value a, Value b, const char* what) {
 bool has(const Dims& dims, int64_t d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
 
 // A factor that is a transpose, as w.t() in a linear layer, gives way to what it transposes, as
-// long as the free dimensions stay in order.
-void skip_transpose(Value& v, Dims& batching, Dims& contracting) {
+// long as the free dimensions stay in order. `batches_first`: and the batches come first.
+void skip_transpose(Value& v, Dims& batching, Dims& contracting, bool batches_first) {
   if (v.node()->name != "stablehlo.transpose") return;
   Value base = v.node()->operands[0];
   Dims permutation;
@@ -35,6 +35,9 @@ void skip_transpose(Value& v, Dims& batching, Dims& contracting) {
     if (has(batching, d) || has(contracting, d)) continue;
     if (permutation[static_cast<size_t>(d)] < last) return;
     last = permutation[static_cast<size_t>(d)];
+  }
+  for (size_t i = 0; batches_first && i < batching.size(); ++i) {
+    if (permutation[static_cast<size_t>(batching[i])] != static_cast<int64_t>(i)) return;
   }
   for (int64_t& d : batching) d = permutation[static_cast<size_t>(d)];
   for (int64_t& d : contracting) d = permutation[static_cast<size_t>(d)];
@@ -95,8 +98,9 @@ Value add_scaled(Value self, Value product, Scale beta, Scale alpha, ZeroAlpha z
 
 Value product(Value a, Value b, DotDims dims) {
   const DType t = a.dtype();
-  skip_transpose(a, dims.lhs_batching, dims.lhs_contracting);
-  skip_transpose(b, dims.rhs_batching, dims.rhs_contracting);
+  const bool batches_first = call().target->leading_batches && (t == BF16 || t == F16);
+  skip_transpose(a, dims.lhs_batching, dims.lhs_contracting, batches_first);
+  skip_transpose(b, dims.rhs_batching, dims.rhs_contracting, batches_first);
   if (!call().target->int64_products && (t == S64 || t == U64)) return product_by_sum(a, b, dims);
   // Operands of bf16 are exact at any precision; f16 isn't bf16, so it counts as float32.
   const Precision precision = t == F32 || t == C64 || t == F16 ? call().precision : Precision::DEFAULT;

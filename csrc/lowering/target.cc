@@ -20,6 +20,8 @@ constexpr Row kRows[] = {
      "clamped, as XLA defines", "reading the verdict waits for the program, which costs nothing on the host alone"},
     {&Target::int64_products, "products of int64 matrices", "dot_general", "multiply, then sum",
      "a TPU has no dot of int64"},
+    {&Target::leading_batches, "batched products of bfloat16", "batches transposed to the front",
+     "batches where they lie", "the CPU plugin refuses some bfloat16 products of others, at the launch"},
     {&Target::flipped_kernels, "input gradient of a convolution", "kernel flipped by a reverse", "reversed window",
      "the CPU plugin is 30 times faster on unreversed windows; a TPU reverses for free"},
     {&Target::packed_sorts, "sort", "value and index packed into one integer", "stable sort of two operands",

@@ -13,6 +13,7 @@ struct Target {
   std::string name;  // "CPU", or a TPU generation as the compiler spells it: "TPU7x", "v6e"
   bool checked_values = true;
   bool int64_products = true;
+  bool leading_batches = true;
   bool flipped_kernels = true;
   bool packed_sorts = true;
   bool scattered_positions = true;
