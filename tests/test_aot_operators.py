@@ -24,7 +24,7 @@ FEW = {"add", "addmm", "nn.functional.conv2d", "softmax", "sort", "nonzero", "cu
 
 pytestmark = [
     pytest.mark.skipif(not conformance.libtpu_installed(), reason="libtpu is not installed"),
-    pytest.mark.timeout(600, method="thread"),
+    pytest.mark.timeout(300, method="signal"),
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.xdist_group("libtpu"),  # one process at a time may use the library
 ]

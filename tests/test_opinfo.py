@@ -12,6 +12,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
+from torch_tpu import _C
+
 MODES = {"eager": "DEFER_NEVER", "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING"}
 
 # thread: a hang inside XLA ends the worker, which pytest-xdist replaces; a signal would wait for it.
@@ -70,3 +72,14 @@ def test_dtype(op: OpInfo, dtype: torch.dtype) -> None:
     if dtype not in op.supported_dtypes("cpu"):
         pytest.skip("not on the CPU either")
     ran(conformance.check_forward(op, dtype, 1))
+
+
+# The forms that a TPU gets where they differ (csrc/lowering/target.h), run on virtual devices.
+@each(conformance.entries(torch.float32))
+def test_tpu_forms(op: OpInfo) -> None:
+    with _C.Target("TPU"):
+        ran(conformance.check_forward(op, torch.float32, 2))
+        if torch.int64 in op.supported_dtypes("cpu"):
+            conformance.check_forward(op, torch.int64, 1)
+        if conformance.differentiable(op):
+            conformance.check_gradient(op, torch.float32, 1)

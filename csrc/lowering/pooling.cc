@@ -51,10 +51,8 @@ Extreme max_by_places(Value x, const Windows& w, const Dims& dims) {
   return {best, base + convert(offset, S64)};
 }
 
-Extreme max_by_window(Value x, const Windows& w) {
-  Dims plane(w.in);
-  Value index = reshape(iota(graph(), {S64, {numel(plane)}}, 0), plane);
-  index = broadcast_to(index, x.dims());
+// The windows as StableHLO has them.
+Window window_of(const Windows& w) {
   const Dims ones(at(w.first), 1);
   Window window{.dims = ones, .strides = ones, .window_dilations = ones, .padding = Padding(at(w.first), {0, 0})};
   for (size_t i = 0; i < w.rank(); ++i) {
@@ -62,9 +60,16 @@ Extreme max_by_window(Value x, const Windows& w) {
     window.strides.push_back(w.stride[i]);
     window.window_dilations.push_back(w.dilation[i]);
     const int64_t reach = (w.out[i] - 1) * w.stride[i] + (w.kernel[i] - 1) * w.dilation[i] + 1;
-    window.padding.emplace_back(w.padding[i], reach - w.in[i] - w.padding[i]);
+    window.padding.emplace_back(w.padding[i], std::max<int64_t>(reach - w.in[i] - w.padding[i], 0));
   }
-  Values out = reduce_window({x, index}, {lowest(graph(), x.dtype()), highest(graph(), S64)}, window,
+  return window;
+}
+
+Extreme max_by_window(Value x, const Windows& w) {
+  Dims plane(w.in);
+  Value index = reshape(iota(graph(), {S64, {numel(plane)}}, 0), plane);
+  index = broadcast_to(index, x.dims());
+  Values out = reduce_window({x, index}, {lowest(graph(), x.dtype()), highest(graph(), S64)}, window_of(w),
                              [&](const Values& a, const Values& b) {
                                Value first = gt(a[0], b[0]) | (eq(a[0], b[0]) & lt(a[1], b[1]));
                                if (is_floating(x.dtype())) {
@@ -80,7 +85,13 @@ Extreme max_by_window(Value x, const Windows& w) {
 
 Extreme max_pool(Value x, const Windows& w, const Dims& dims) {
   if (numel(dims) == 0) return {full(graph(), {x.dtype(), dims}, 0), full(graph(), {S64, dims}, 0)};
-  return w.count() <= kMostPlaces ? max_by_places(x, w, dims) : max_by_window(x, w);
+  Extreme best = w.count() <= kMostPlaces ? max_by_places(x, w, dims) : max_by_window(x, w);
+  // In a larger program the index is often not needed: the value must stand without it.
+  if (!call().target->walked_windows) {
+    best.value =
+        reduce_window(x, lowest(graph(), x.dtype()), window_of(w), [](Value a, Value b) { return maximum(a, b); });
+  }
+  return best;
 }
 
 namespace {
@@ -111,8 +122,16 @@ Value spread(Value v, const Windows& w, const Dims& shift, Literal rest) {
 }  // namespace
 
 // Adds up dy where a window chose this place.
-Value max_pool_gradient(Value dy, Value index, const Windows& w, const Dims& dims) {
+Value max_pool_gradient(Value dy, Value x, Value index, const Windows& w) {
+  const Dims& dims = x.dims();
   if (dy.numel() == 0) return full(graph(), {compute_dtype(dy.dtype()), dims}, 0);
+  const bool dilated = std::any_of(w.dilation.begin(), w.dilation.end(), [](int64_t d) { return d != 1; });
+  if (!call().target->walked_windows && !dilated) {
+    const DType t = compute_dtype(x.dtype());
+    return select_and_scatter(
+        convert(x, t), convert(dy, t), scalar(graph(), t, 0), window_of(w), [](Value a, Value b) { return ge(a, b); },
+        [](Value a, Value b) { return a + b; });
+  }
   if (numel(overlaps(w)) > kMostPlaces) return scatter_to_plane(dy, index, dims, w.rank());
   Value g = accumulate(dy);
   Value place = full(graph(), {S64, w.in}, 0);
@@ -140,7 +159,7 @@ Values max_pool_any(size_t n, Value x, const Dims& kernel, const Dims& stride, c
 Value max_pool_backward(size_t n, Value dy, Value x, const Dims& kernel, const Dims& stride, const Dims& padding,
                         const Dims& dilation, Value index) {
   const Windows w = windows(n, x.dims(), dy.dims(), kernel, stride, padding, dilation);
-  return convert(max_pool_gradient(dy, index, w, x.dims()), x.dtype());
+  return convert(max_pool_gradient(dy, x, index, w), x.dtype());
 }
 
 TPU_LOWER("max_pool2d_with_indices",

@@ -123,7 +123,7 @@ Values adaptive_max(Value x, const Dims& size, size_t n) {
 Value adaptive_max_backward(Value dy, Value x, Value index, size_t n) {
   if (dy.numel() == 0) return zeros_like(x);
   const auto w = plain_windows(x.dims(), dy.dims(), n);
-  Value dx = w ? max_pool_gradient(dy, index, *w, x.dims()) : scatter_to_plane(dy, index, x.dims(), n);
+  Value dx = w ? max_pool_gradient(dy, x, index, *w) : scatter_to_plane(dy, index, x.dims(), n);
   return convert(dx, x.dtype());
 }
 

@@ -15,6 +15,7 @@ struct Target {
   bool int64_products = true;
   bool leading_batches = true;
   bool flipped_kernels = true;
+  bool walked_windows = true;
   bool packed_sorts = true;
   bool scattered_positions = true;
   bool strip_sums = true;

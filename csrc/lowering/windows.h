@@ -86,7 +86,7 @@ inline Dims overlaps(const Windows& w) {
 
 // Max pooling and its gradient in pooling.cc; `index` is flat in the input's plane.
 Extreme max_pool(Value x, const Windows& w, const Dims& dims);
-Value max_pool_gradient(Value dy, Value index, const Windows& w, const Dims& dims);
+Value max_pool_gradient(Value dy, Value x, Value index, const Windows& w);
 
 // dx.flat[plane, index] += dy; the plane is the last n dimensions.
 inline Value scatter_to_plane(Value dy, Value index, const Dims& dims, size_t n) {
