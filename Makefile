@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SOURCES := $(shell find csrc src -name '*.cc' -o -name '*.h' -o -name '*.py' 2>/dev/null) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test test-cpp lint format build python bench clean
+.PHONY: demo test test-aot test-cpp lint format build python bench clean
 
 $(VENV)/.ready: requirements-dev.txt requirements-nodeps.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "torch_tpu needs Python 3.11 or newer; say make PYTHON=..." >&2; exit 1; }
@@ -34,6 +34,10 @@ demo: $(VENV)/.built
 
 test: $(VENV)/.built test-cpp
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadgroup
+
+# Compiles the programs of every operator entry and dtype for TPU topologies; verdicts are kept for the next run.
+test-aot: $(VENV)/.built
+	@TORCH_TPU_TEST_AOT=1 $(BIN)/python -m pytest tests/test_aot_operators.py -q -p no:xdist
 
 # The C++ layers below PyTorch, each test on both CPU plugins where it takes one.
 test-cpp: $(VENV)/.ready

@@ -25,6 +25,7 @@ Value product(Value x, Value w, const ConvDims& dims, const ConvOptions& options
     const auto part = [&](Value a, Value b) { return convolution(a, b, dims, options, call().precision); };
     return complex(part(real(x), real(w)) - part(imag(x), imag(w)), part(real(x), imag(w)) + part(imag(x), real(w)));
   }
+  if ((t == S64 || t == U64) && !call().target->int64_products) return convolution_by_sums(x, w, dims, options);
   return convolution(x, w, dims, options, call().precision, compute_dtype(t));
 }
 

@@ -20,4 +20,7 @@ Value convolve_weight_gradient(Value dy, Value x, const ConvGeometry& g, const D
 
 inline Dims spatial_dims(Value x) { return sizes_from(x, 2); }
 
+// hlo::convolution for element types that the target's convolution does not take.
+Value convolution_by_sums(Value x, Value w, const ConvDims& dims, const ConvOptions& options);
+
 }  // namespace tpu::lowering

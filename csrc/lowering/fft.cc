@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lowering/fft_by_products.h"
 #include "lowering/promote.h"
 
 namespace tpu::lowering {
@@ -22,7 +23,9 @@ Value transform(Value x, const Dims& dims, FftType type, const Dims& length) {
   order.insert(order.end(), dims.begin(), dims.end());
   Dims back(order.size());
   for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  return transpose(fft(transpose(x, order), type, length), back);
+  const bool wide = x.dtype() == F64 || x.dtype() == C128;
+  const auto transformed = wide && !call().target->double_transforms ? fft_by_products : fft;
+  return transpose(transformed(transpose(x, order), type, length), back);
 }
 
 // The complex transform along all of `dims`. StableHLO divides the inverse by its length, PyTorch does not.

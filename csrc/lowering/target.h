@@ -14,6 +14,7 @@ struct Target {
   bool checked_values = true;
   bool int64_products = true;
   bool leading_batches = true;
+  bool double_transforms = true;
   bool flipped_kernels = true;
   bool walked_windows = true;
   bool packed_sorts = true;
