@@ -58,8 +58,9 @@ Value hurwitz_zeta(Value s, Value q) {
         Value step = early(v[0]);
         return Values{where(step, v[0] + 1, v[0]), where(step, v[1] + pow(v[0], -s), v[1])};
       });
-  Value direct = zeta(s, q);  // judges s < 1 and poles
-  return where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct);
+  Value direct = zeta(s, q);  // judges s < 1
+  Value pole = ge(s, 1) & le(q, 0) & eq(q, floor(q));
+  return where(pole, like(q, kInf), where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct));
 }
 
 Value zeta_of(Value x, Value q) {
