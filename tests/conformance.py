@@ -32,7 +32,7 @@ RANDOM = {
 UNINITIALIZED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
 # A vector comes out up to its sign (a complex one up to its phase), and the algorithms choose differently.
-UP_TO_SIGN = {"linalg.eigh", "svd", "svd_lowrank", "pca_lowrank"}
+UP_TO_SIGN = {"linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"}
 
 # Results are (values, indices), and which of equal elements an index names is open: the CPU's choice is unstable. What
 # counts is that it names one of that value, and that no place is named twice. With the position of `dim` among the
@@ -98,9 +98,10 @@ def to_tpu(x: torch.Tensor, shared: dict[int, torch.Tensor] | None = None) -> to
     t = x.detach()
     if t.device.type != "cpu":
         return x
-    key = t.untyped_storage()._cdata if t.layout == torch.strided else 0
-    plain = t.is_contiguous() and t.storage_offset() == 0 and key not in (shared or {}) or t.is_conj() or t.is_neg()
-    if t.layout != torch.strided or plain:
+    if t.layout != torch.strided or t.is_conj() or t.is_neg():
+        return t.to("tpu").requires_grad_(x.requires_grad)
+    key = t.untyped_storage()._cdata
+    if t.is_contiguous() and t.storage_offset() == 0 and key not in (shared or {}):
         moved = t.to("tpu")
     else:
         held = (shared or {}).get(key)

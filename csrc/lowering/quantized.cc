@@ -20,7 +20,9 @@ Value scaled(Value a, Value b, Value scale_a, Value scale_b, const std::optional
   Value y = product(a, b) * convert(scale_of(scale_a, a.dim(0), true), F32) *
             convert(scale_of(scale_b, b.dim(1), false), F32);
   if (bias) y = y + convert(*bias, F32);
-  return convert(y, out.value_or(a.dtype()));
+  const DType t = out.value_or(a.dtype());
+  if (t == F8E4M3FN) y = clip(y, -448, 448);  // the type has no infinity: as the CPU, the largest number stands
+  return convert(y, t);
 }
 
 }  // namespace
