@@ -37,7 +37,7 @@ UP_TO_SIGN = {"linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"}
 # Results are (values, indices), and which of equal elements an index names is open: the CPU's choice is unstable. What
 # counts is that it names one of that value, and that no place is named twice. With the position of `dim` among the
 # arguments.
-FREE_AMONG_EQUALS = {"kthvalue": 1, "median": 0, "mode": 0, "nanmedian": 0, "sort": 0, "topk": 1}
+FREE_AMONG_EQUALS = {"argsort": 0, "kthvalue": 1, "median": 0, "mode": 0, "nanmedian": 0, "sort": 0, "topk": 1}
 
 # Where the CPU's own rounding error is past PyTorch's tolerance, with its cause: float64 is the referee, and tpu
 # may be at most 4 times as far from it as the CPU.
@@ -276,12 +276,15 @@ def same_distribution(draw_tpu: Callable[[], Any], draw_cpu: Callable[[], Any], 
 
 def named_elements(op: OpInfo, s: SampleInput, result: Any) -> Any:
     """(values, the elements that the indices name, whether no place is named twice) for (values, indices)."""
+    if op.name == "argsort":
+        result = (result, result)
     if not isinstance(result, tuple) or not s.input.dim() or s.kwargs.get("stable"):
         return result
     values, indices = result
     dim = s.kwargs.get("dim", next(iter(s.args[FREE_AMONG_EQUALS[op.name] :]), -1))
     places = indices if indices.dim() == s.input.dim() else indices.unsqueeze(dim)
     named = s.input.detach().to(values.device).gather(dim, places)
+    values = named if op.name == "argsort" else values
     return values, named.reshape(values.shape), places.sort(dim)[0].diff(dim=dim).ne(0).all()
 
 
