@@ -191,6 +191,9 @@ void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
   library->def("compiled(Tensor(a!)[] inputs) -> Tensor[]");
+  library->def("ragged_dot(Tensor lhs, Tensor rhs, Tensor group_sizes) -> Tensor");
+  library->def("ragged_dot_weight_grad(Tensor lhs, Tensor grad_out, Tensor group_sizes) -> Tensor");
+  library->def("optimization_barrier(Tensor[] tensors) -> Tensor[]");
   define_sized(*library);
   // These two read and write such views themselves; the fallback would clone, so call them again.
   for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
