@@ -31,7 +31,8 @@ __all__ = [
 def ragged_dot(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor) -> torch.Tensor:
     """The rows of `lhs` [m, k] times the matrix of their group in `rhs` [g, k, n].
 
-    Groups of `group_sizes` [g] rows follow each other. Rows after the last group give 0. Sizes are read on the device: no host read, one program for all of them.
+    Groups of `group_sizes` [g] rows follow each other; rows after the last group give 0. Sizes are read on the device:
+    no host read, one program for all of them.
     """
     return torch.ops.tpu.ragged_dot(lhs, rhs, group_sizes)
 
