@@ -67,9 +67,10 @@ Value hurwitz_zeta(Value s, Value q) {
         Value step = early(v[0]);
         return Values{where(step, v[0] + 1, v[0]), where(step, v[1] + pow(v[0], -s), v[1])};
       });
-  Value direct = zeta(s, q);  // judges s < 1
-  Value pole = ge(s, 1) & le(q, 0) & eq(q, floor(q));
-  return where(pole, like(q, kInf), where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct));
+  Value direct = zeta(s, q);
+  Value sum = where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct);
+  Value pole = le(q, 0) & eq(q, floor(q));
+  return where(lt(s, 1), like(q, kNaN), where(pole, like(q, kInf), sum));
 }
 
 Value zeta_of(Value x, Value q) {
