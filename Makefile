@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SOURCES := $(shell find csrc src -name '*.cc' -o -name '*.h' -o -name '*.py' 2>/dev/null) CMakeLists.txt pyproject.toml
 
-.PHONY: demo test test-aot test-cpp lint format build python bench clean
+.PHONY: demo test test-aot test-cpp grid lint format build python bench clean
 
 $(VENV)/.ready: requirements-dev.txt requirements-nodeps.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "torch_tpu needs Python 3.11 or newer; say make PYTHON=..." >&2; exit 1; }
@@ -45,6 +45,10 @@ test-cpp: $(VENV)/.ready
 		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja >/dev/null
 	@$(BIN)/cmake --build build/cpp --target cpp_tests -j $(JOBS) >build/cpp/log 2>&1 || { cat build/cpp/log; exit 1; }
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/run_cpp_tests.sh build/cpp
+
+# PyTorch's whole grid, in processes of their own, and the table of it. JOBS=1 beside other work.
+grid: $(VENV)/.built
+	@TORCH_TPU_CPU_FALLBACK=allow $(BIN)/python tools/grid.py --jobs $(JOBS) --table docs/operators.md
 
 lint: $(VENV)/.ready
 	@$(BIN)/python tools/check_includes.py

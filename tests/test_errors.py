@@ -405,8 +405,6 @@ def test_invalid_devices():
 def test_unsupported_kinds():
     x = torch.arange(4.0, device="tpu")
     for bad in (
-        lambda: x.to_sparse(),
-        lambda: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), device="tpu"),
         lambda: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
         lambda: x.to_mkldnn(),
         lambda: torch.frombuffer(b"abcd", dtype=torch.uint8).to("tpu").numpy(),

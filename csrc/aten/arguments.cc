@@ -302,7 +302,9 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
             call.scalars.push_back(s);
           }
           if (def_.options.check)
-            call.numbers.push_back(s.kind == Scalar::Kind::Float ? hlo::Literal(s.re) : hlo::Literal(s.i));
+            call.numbers.push_back(s.kind == Scalar::Kind::Float     ? hlo::Literal(s.re)
+                                   : s.kind == Scalar::Kind::Complex ? hlo::Literal(std::complex<double>(s.re, s.im))
+                                                                     : hlo::Literal(s.i));
         } else {
           parse_static(value, spec.kind, call);
         }

@@ -31,7 +31,7 @@ FallbackPolicy fallback_policy() {
   return FallbackPolicy::Warn;
 }
 
-void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::DispatchKey kernel) {
   const std::string name = c10::toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(runtime::Capture::current() == nullptr, "operator '", name,
                               "' runs on the CPU and can't be part of a compiled program");
@@ -42,13 +42,15 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     TORCH_WARN("operator '", name, "' is not implemented for TPU and runs on the CPU, with copies both ways; ",
                "torch.tpu.fallback_stats() counts the calls, TORCH_TPU_CPU_FALLBACK=allow|error sets what happens");
   }
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/false, kernel);
 }
+
+static void fall_back_dense(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fall_back(op, stack); }
 
 void register_fallback() {
   static auto* library =
       new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  library->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>());
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back_dense>());
 }
 
 }  // namespace tpu::aten

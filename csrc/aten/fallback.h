@@ -10,8 +10,9 @@ namespace tpu::aten {
 // TORCH_TPU_CPU_FALLBACK=warn|allow|error decides what happens.
 void register_fallback();
 
-// The fallback itself.
-void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// The fallback itself. `kernel`: whose kernel runs, CPU or one of the CPU's sparse kinds.
+void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack,
+               c10::DispatchKey kernel = c10::DispatchKey::CPU);
 
 enum class FallbackPolicy : int { Warn = 0, Allow = 1, Error = 2 };
 FallbackPolicy fallback_policy();  // as the environment says now

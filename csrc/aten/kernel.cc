@@ -2,6 +2,7 @@
 #include "aten/kernel.h"
 
 #include <ATen/Context.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 
 #include <unordered_set>
@@ -232,6 +233,8 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
     runtime::metrics::count_plan();
     plan = insert(call, hash, build_plan(*this, op, *stack, call));
   }
+  if (!plan->overlaps.empty()) [[unlikely]]
+    check_overlaps(*plan, call);
   if (!plan->resizes.empty()) [[unlikely]] {
     TORCH_CHECK(depth == 0, name_, ": the out= tensor did not take on the size of the result");
     for (const auto& [index, sizes] : plan->resizes) call.tensors[static_cast<size_t>(index)].tensor->resize_(sizes);
@@ -268,6 +271,20 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   }
   if (!plan->checks.empty()) raise_for_offenders(*plan, values);
   deliver(*plan, call, values, stack);
+}
+
+// As the CPU: what is written to may be one of the inputs, unless the operator reads elements elsewhere, but no part of
+// one. Offsets are no part of the key, so each call is judged.
+void OpKernel::check_overlaps(const OpPlan& plan, const Call& call) const {
+  for (const auto& [written, read] : plan.overlaps) {
+    const at::Tensor& out = *call.tensors[static_cast<size_t>(written)].tensor;
+    const at::Tensor& in = *call.tensors[static_cast<size_t>(read)].tensor;
+    if (def_.options.no_overlap) {
+      at::assert_no_overlap(out, in);
+    } else {
+      at::assert_no_partial_overlap(out, in);
+    }
+  }
 }
 
 runtime::ValueRef value_of(runtime::Slot& slot) {

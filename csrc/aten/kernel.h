@@ -58,6 +58,8 @@ struct OpPlan {
   std::vector<ResultSpec> results;
   // out= tensors whose size is wrong: position among the tensors and the size to take on.
   std::vector<std::pair<int, std::vector<int64_t>>> resizes;
+  // Tensors on one storage, positions among the call's: one that is written to and another that is read.
+  std::vector<std::pair<int, int>> overlaps;
   uint64_t random_count = 0;  // Philox counters that one call consumes
   // What the last result of the program, an S64 each, is judged by.
   std::vector<lowering::RuntimeCheck> checks;
@@ -108,6 +110,7 @@ class OpKernel final : public c10::OperatorKernel {
   OpPlan* find(const Call& call, uint64_t hash);
   OpPlan* insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan);
   void run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void check_overlaps(const OpPlan& plan, const Call& call) const;
   void raise_for_offenders(const OpPlan& plan, c10::ArrayRef<runtime::ValueRef> values) const;
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 

@@ -62,6 +62,7 @@ class PlanBuilder {
 
   std::unique_ptr<OpPlan> build() {
     if (!kernel_.def_.options.no_meta) meta_ = run_meta(op_, arguments_);
+    note_overlaps();  // before anything is resized
     if (meta_.known && needs_resize()) return std::move(plan_);
     plan_->plan.name = kernel_.name_;
     if (runtime::watching()) plan_->plan.line = user_location();
@@ -128,6 +129,24 @@ class PlanBuilder {
     }
   }
 
+  // Lists are many calls in one, each with tensors of its own.
+  void note_overlaps() {
+    if (kernel_.def_.options.lists) return;
+    std::vector<bool> written;
+    for (size_t i = 0; i < kernel_.args_.size(); ++i) {
+      const ArgSpec& spec = kernel_.args_[i];
+      if (spec.kind == Kind::Unused && !spec.written) continue;
+      written.insert(written.end(), spec.form == Form::Tensor ? 1 : tensors_in(i), spec.written);
+    }
+    for (size_t i = 0; i < written.size(); ++i) {
+      const TensorArg& out = call_.tensors[i];
+      for (size_t j = 0; j < written.size() && written[i] && out.tensor; ++j) {
+        if (!written[j] && call_.tensors[j].slot == out.slot)
+          plan_->overlaps.emplace_back(static_cast<int>(i), static_cast<int>(j));
+      }
+    }
+  }
+
   bool needs_resize() {
     size_t flat_meta = 0;
     int flat_call = 0;
@@ -140,6 +159,7 @@ class PlanBuilder {
           const at::Tensor& meta = meta_.arguments[flat_meta + j];
           const TensorArg& arg = call_.tensors[static_cast<size_t>(flat_call) + j];
           if (meta.defined() && arg.tensor && meta.sizes() != arg.tensor->sizes()) {
+            if (!kernel_.def_.options.overlap_ok) at::assert_no_internal_overlap(*arg.tensor);
             plan_->resizes.emplace_back(flat_call + static_cast<int>(j), meta.sizes().vec());
           }
         }

@@ -11,6 +11,7 @@
 
 #include "aten/fallback.h"
 #include "aten/kernel.h"
+#include "aten/sparse.h"
 #include "aten/storage.h"
 #include "aten/views.h"
 #include "base/error.h"
@@ -142,6 +143,7 @@ void register_all() {
   // Lowerings of single forms first, so that they win over the derived ones.
   for (const auto& def : lowering::registry()) registration.add(def);
   register_views();
+  register_sparse();
   register_fallback();
   done = true;
 }

@@ -2,6 +2,7 @@
 #include "aten/sized.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -50,7 +51,11 @@ Tensor nonzero_of(const Tensor& x) {
   });
 }
 
-Tensor& nonzero_out(const Tensor& x, Tensor& out) { return into(nonzero_of(x), out, "nonzero"); }
+Tensor& nonzero_out(const Tensor& x, Tensor& out) {
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, x);
+  return into(nonzero_of(x), out, "nonzero");
+}
 
 std::vector<Tensor> mask_positions(const Tensor& mask, int64_t size) {
   static const auto op = c10::Dispatcher::singleton()
@@ -76,6 +81,9 @@ Tensor masked_select_of(const Tensor& x, const Tensor& mask) {
 
 Tensor& masked_select_out(const Tensor& x, const Tensor& mask, Tensor& out) {
   TORCH_CHECK(out.scalar_type() == x.scalar_type(), "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, x);
+  at::assert_no_overlap(out, mask);
   return into(masked_select_of(x, mask), out, "masked_select");
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/as_strided_scatter_compositeexplicitautogradnonfunctional_dispatch.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -190,6 +191,9 @@ void define_own_operators() {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "tpu", std::nullopt, __FILE__, __LINE__);
   library->def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
   library->def("compiled(Tensor(a!)[] inputs) -> Tensor[]");
+  library->def("ragged_dot(Tensor lhs, Tensor rhs, Tensor group_sizes) -> Tensor");
+  library->def("ragged_dot_weight_grad(Tensor lhs, Tensor grad_out, Tensor group_sizes) -> Tensor");
+  library->def("optimization_barrier(Tensor[] tensors) -> Tensor[]");
   define_sized(*library);
   // These two read and write such views themselves; the fallback would clone, so call them again.
   for (const c10::DispatchKey key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
@@ -213,6 +217,8 @@ void register_views() {
   m.impl("new_empty_strided", TORCH_FN(new_empty_strided));
   m.impl("_efficientzerotensor", TORCH_FN(efficient_zeros));
   m.impl("as_strided", TORCH_FN(as_strided));
+  // Its kernel stands for backends with dense storages, but is not registered for this one.
+  m.impl("as_strided_scatter", TORCH_FN(at::compositeexplicitautogradnonfunctional::as_strided_scatter));
   m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(&at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));

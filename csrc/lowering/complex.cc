@@ -25,8 +25,9 @@ Value from_polar(Value r, Value a) { return from_parts(r * cos(a), r * sin(a)); 
 
 template <Value (*f)(Value, Value)>
 Value of_parts(Value x, Value y) {
-  const DType t = common_dtype({x, y});
-  return f(convert(x, t), convert(y, t));
+  TPU_CHECK(x.dtype() == y.dtype(), "Expected object of scalar type ", torch_name(x.dtype()), " but got scalar type ",
+            torch_name(y.dtype()), " for second argument");
+  return f(x, y);
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ TPU_LOWER_UNARY({
 // Their functional form is composed of _conj_physical.
 TPU_LOWER("conj_physical.out", [](Value x, Value) { return conjugate(x); });
 TPU_LOWER("conj_physical_", conjugate);
-TPU_LOWER("complex", of_parts<from_parts>);
-TPU_LOWER("polar", of_parts<from_polar>);
+TPU_LOWER("complex", of_parts<from_parts>, {.exact_out = true});
+TPU_LOWER("polar", of_parts<from_polar>, {.exact_out = true});
 
 }  // namespace tpu::lowering

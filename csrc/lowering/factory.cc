@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences and patterns made of nothing but numbers.
 #include "lowering/indexing.h"
+#include "lowering/series.h"
 
 namespace tpu::lowering {
 namespace {
@@ -23,19 +24,22 @@ namespace {
 // The dtype that linspace and logspace step in: integers may differ by more than their own type holds.
 DType step_dtype(DType t) { return is_integer(t) ? F64 : compute_dtype(t); }
 
-// n numbers from start to end; each half counts from its own end, so that both ends are exact.
 Value spaced(Value start, Value end, DType t) {
-  const Dims& dims = result_type().dims;
-  const int64_t n = dims[0];
-  Value first = convert(cast(start, result_type().dtype), t), last = convert(cast(end, result_type().dtype), t);
-  if (n <= 1) return broadcast_to(first, dims);
-  Value step = (last - first) / (n - 1);
-  Value i = iota(graph(), {real_of(t), dims}, 0);
-  Value up = convert(i, t), down = convert((n - 1) - i, t);
-  return where(lt(i, n / 2), first + step * up, last - step * down);
+  const Type& out = result_type();
+  return evenly_spaced(convert(cast(start, out.dtype), t), convert(cast(end, out.dtype), t), out.dims[0]);
 }
 
 }  // namespace
+
+Value evenly_spaced(Value first, Value last, int64_t n) {
+  const DType t = first.dtype();
+  if (n <= 1) return broadcast_to(first, {n});
+  // XLA multiplies by the reciprocal of a constant, which is not exact.
+  Value step = (last - first) / optimization_barrier({scalar(graph(), t, n - 1)})[0];
+  Value i = iota(graph(), {real_of(t), {n}}, 0);
+  Value up = convert(i, t), down = convert((n - 1) - i, t);
+  return where(lt(i, n / 2), first + step * up, last - step * down);
+}
 
 TPU_LOWER("linspace.out", [](Value start, Value end, int64_t) {
   return cast(spaced(start, end, step_dtype(result_type().dtype)), result_type().dtype);
@@ -44,8 +48,7 @@ TPU_LOWER("linspace.out", [](Value start, Value end, int64_t) {
 // base ^ linspace(start, end)
 TPU_LOWER("logspace.out", [](Value start, Value end, int64_t, Value base) {
   const DType t = step_dtype(result_type().dtype);
-  Value b = convert(cast(base, is_integer(result_type().dtype) ? result_type().dtype : t), t);
-  Value power = pow(b, spaced(start, end, t));
+  Value power = pow(cast(base, t), spaced(start, end, t));
   // An integer power must not fall short by rounding.
   if (is_integer(result_type().dtype))
     power = where(lt(abs(power - round_even(power)), 1e-9 * abs(power)), round_even(power), power);
@@ -66,10 +69,10 @@ Value places(int64_t rows, int64_t cols, const std::function<Value(Value)>& chos
 
 }  // namespace
 
-TPU_LOWER("tril_indices", [](int64_t rows, int64_t cols, int64_t offset, Unused, Unused, Unused, Unused) {
+TPU_LOWER("tril_indices", [](int64_t rows, int64_t cols, int64_t offset, std::optional<DType>, Unused, Unused, Unused) {
   return places(rows, cols, [&](Value diagonal) { return le(diagonal, offset); });
 });
-TPU_LOWER("triu_indices", [](int64_t rows, int64_t cols, int64_t offset, Unused, Unused, Unused, Unused) {
+TPU_LOWER("triu_indices", [](int64_t rows, int64_t cols, int64_t offset, std::optional<DType>, Unused, Unused, Unused) {
   return places(rows, cols, [&](Value diagonal) { return ge(diagonal, offset); });
 });
 

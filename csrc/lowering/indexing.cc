@@ -218,11 +218,12 @@ Value index_put(Value x, OptValues indices, Value values, bool accumulate) {
                            accumulate ? Combine(add) : Combine(take_new));
 }
 
-const Options kIndices{.host_scalars = true, .host_tensors = true, .mask_indices = true};
+const Options kIndices{.host_scalars = true, .host_tensors = true, .no_overlap = true, .mask_indices = true};
 
 }  // namespace
 
-TPU_LOWER({"index.Tensor", "_unsafe_index.Tensor"}, index, {.host_tensors = true, .mask_indices = true});
+TPU_LOWER({"index.Tensor", "_unsafe_index.Tensor"}, index,
+          {.host_tensors = true, .no_overlap = true, .mask_indices = true});
 TPU_LOWER({"index_put", "_unsafe_index_put"}, index_put, kIndices);
 TPU_LOWER(
     {"_index_put_impl", "_index_put_impl_"},
@@ -255,13 +256,13 @@ TPU_LOWER("index_select",
             Value rows = at_least_1d(x);
             TPU_CHECK(index.dtype() == S64 || index.dtype() == S32,
                       "index_select(): Expected dtype int32 or int64 for index");
-            TPU_CHECK(index.rank() <= 1, "index_select(): Index is supposed to be a vector");
+            if (index.rank() > 1) fail(ErrorKind::Index, "index_select(): Index is supposed to be a vector");
             Value i = index_1d(index, rows.dim(dim), ErrorKind::Index, out_of_range);
             if (result_type().numel() == 0) return full(x.graph(), result_type(), 0);
             if (rows.dim(dim) == 0) fail(ErrorKind::Index, "index out of range in self");
             return reshape(take(rows, i, dim), result_type().dims);
           },
-          {.host_tensors = true});
+          {.host_tensors = true, .no_overlap = true});
 
 // y[index[i]] += alpha * source[i]
 TPU_LOWER("index_add",
@@ -278,7 +279,7 @@ TPU_LOWER("index_add",
               return scatter_rows(y, at, rows, dim, add);
             });
           },
-          {.host_tensors = true});
+          {.host_tensors = true, .no_overlap = true});
 
 TPU_LOWER("index_copy",
           [](Value x, Dim dim, Value index, Value source) {
@@ -291,7 +292,7 @@ TPU_LOWER("index_copy",
               return scatter_rows(y, index_1d(i, size, ErrorKind::Index, message), rows, dim, take_new);
             });
           },
-          {.host_tensors = true});
+          {.host_tensors = true, .no_overlap = true});
 
 // y[index[i]] = y[index[i]] op source[i]; without self only the sources count.
 TPU_LOWER("index_reduce",
@@ -309,7 +310,7 @@ TPU_LOWER("index_reduce",
               return floor_mean(out, include_self ? count + 1 : maximum(count, 1));
             });
           },
-          {.host_tensors = true});
+          {.host_tensors = true, .no_overlap = true});
 
 namespace {
 
@@ -329,7 +330,8 @@ Value index_fill(Value x, Dim dim, Value index, Value value) {
 
 }  // namespace
 
-TPU_LOWER({"index_fill.int_Scalar", "index_fill.int_Tensor"}, index_fill, {.host_scalars = true, .host_tensors = true});
+TPU_LOWER({"index_fill.int_Scalar", "index_fill.int_Tensor"}, index_fill,
+          {.host_scalars = true, .host_tensors = true, .check = check_fits, .no_overlap = true});
 
 // ---- By position in the flattened tensor ---------------------------------------------------------
 
@@ -351,7 +353,7 @@ TPU_LOWER("take",
             Value flat = reshape(x, {x.numel()});
             return reshape(take(flat, flat_index(index, x.numel()), 0), index.dims());
           },
-          {.host_tensors = true});
+          {.host_tensors = true, .no_overlap = true});
 
 TPU_LOWER(
     "put",
@@ -370,6 +372,6 @@ TPU_LOWER(
                                accumulate ? Combine(add) : Combine(take_new));
       return reshape(out, x.dims());
     },
-    {.host_tensors = true});
+    {.host_tensors = true, .no_overlap = true});
 
 }  // namespace tpu::lowering

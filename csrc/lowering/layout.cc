@@ -6,14 +6,16 @@
 
 namespace tpu::lowering {
 
-TPU_LOWER("cat", [](Values parts, int64_t dim) {
-  const Type& out = result_type();
-  // PyTorch lets a vector of no elements stand for nothing of any shape.
-  std::erase_if(parts, [&](Value part) { return part.dims() == Dims{0} && out.rank() != 1; });
-  if (parts.empty()) return full(graph(), out, 0);
-  for (Value& part : parts) part = cast(part, out.dtype);
-  return concat(parts, dim);
-});
+TPU_LOWER("cat",
+          [](Values parts, int64_t dim) {
+            const Type& out = result_type();
+            // PyTorch lets a vector of no elements stand for nothing of any shape.
+            std::erase_if(parts, [&](Value part) { return part.dims() == Dims{0} && out.rank() != 1; });
+            if (parts.empty()) return full(graph(), out, 0);
+            for (Value& part : parts) part = cast(part, out.dtype);
+            return concat(parts, dim);
+          },
+          {.no_overlap = true});
 
 TPU_LOWER({"stack", "_stack"}, [](Values parts, int64_t dim) {
   for (Value& part : parts) part = cast(part, result_type().dtype);

@@ -257,8 +257,10 @@ Labels labels(Value self, Value target) {
 // sum over labels j and other classes c of max(0, 1 - x_j + x_c) / c
 TPU_LOWER("multilabel_margin_loss_forward",
           [](Value self, Value target, int64_t reduction) {
-            TPU_CHECK(self.rank() <= 2 && target.dims() == self.dims(),
-                      "inconsistent target size: ", to_string(target.type()),
+            TPU_CHECK(self.rank() == 0 || (self.rank() <= 2 && self.dim(self.rank() - 1) != 0),
+                      "Expected non-empty vector or matrix with optional 0-dim batch size, but got: ",
+                      to_string(self.type()));
+            TPU_CHECK(target.dims() == self.dims(), "inconsistent target size: ", to_string(target.type()),
                       " for input of size: ", to_string(self.type()));
             const Labels l = labels(self, target);
             Value loss = sum(l.z, {1, 2}) / static_cast<double>(l.x.dim(1));

@@ -160,6 +160,25 @@ TPU_LOWER("_native_batch_norm_legit",
           },
           {.loose_meta = true});
 
+// In evaluation the statistics' out= tensors stay as they are, as on the CPU.
+Value unless_empty(Value v) { return v.numel() > 0 ? v : Value(); }
+
+TPU_LOWER("native_batch_norm.out",
+          [](Value x, OptValue weight, OptValue bias, OptValue mean, OptValue var, bool training, Value momentum,
+             Value eps, Unused, Unused, Unused) {
+            BatchNorm r = batch_norm(x, weight, bias, mean, var, training, momentum, eps);
+            return Values{r.running_mean, r.running_var, r.y, unless_empty(r.mean), unless_empty(r.rstd)};
+          },
+          {.writes = {3, 4}, .no_meta = true});
+
+TPU_LOWER("_native_batch_norm_legit.out",
+          [](Value x, OptValue weight, OptValue bias, Value mean, Value var, bool training, Value momentum, Value eps,
+             Unused, Unused, Unused) {
+            BatchNorm r = batch_norm(x, weight, bias, mean, var, training, momentum, eps);
+            return Values{r.running_mean, r.running_var, r.y, unless_empty(r.mean), unless_empty(r.rstd)};
+          },
+          {.no_meta = true});
+
 TPU_LOWER("_native_batch_norm_legit.no_stats",
           [](Value x, OptValue weight, OptValue bias, bool training, Value momentum, Value eps) {
             BatchNorm r = batch_norm(x, weight, bias, {}, {}, training, momentum, eps);

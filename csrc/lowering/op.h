@@ -177,6 +177,8 @@ struct Options {
   bool products = false;
   // Writes the same value everywhere, so that the tensor written to may overlap itself.
   bool overlap_ok = false;
+  // An element depends on others than its own: what is written to may not be an input as well.
+  bool no_overlap = false;
   // The meta kernel can't judge this operator (its output size depends on data, say).
   bool no_meta = false;
   // An out= tensor must have the result's dtype; others may be cast to.

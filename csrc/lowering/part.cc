@@ -118,6 +118,8 @@ Value rank_among_true(Value mask) { return running_count(mask) - 1; }
 
 // The places of the mask take the source's elements in order.
 TPU_LOWER("masked_scatter", [](Value x, Value mask, Value source) {
+  TPU_CHECK(mask.dtype() == PRED, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
+            torch_name(mask.dtype()));
   TPU_CHECK(x.dtype() == source.dtype(), "masked_scatter_: expected self and source to have same dtypes but got ",
             torch_name(x.dtype()), " and ", torch_name(source.dtype()));
   const Dims dims = broadcast_dims(x.dims(), mask.dims(), "masked_scatter");

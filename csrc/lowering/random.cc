@@ -93,18 +93,24 @@ double real(const Literal& v) { return v.number().real(); }
 
 // ---- uniform, normal ---------------------------------------------------------------------------
 
-// from + (to - from) u; where rounding gives `to` itself: from.
+// from + (to - from) u; where rounding gives `to` itself: from. Of complex numbers both parts.
 TPU_LOWER("uniform_",
           [](Value self, Value from, Value to, Random random) {
-            require_floating(self, "check_uniform_bounds");
-            const DType t = random_dtype(self.dtype());
+            if (!is_complex(self.dtype())) require_floating(self, "check_uniform_bounds");
+            const DType part = is_complex(self.dtype()) ? real_of(self.dtype()) : self.dtype();
+            const DType t = random_dtype(part);
             Value low = number(from, t), high = number(to, t);
-            Value u = Stream(random).uniform(self.dtype(), self.dims());
-            Value x = cast(low + (high - low) * u, self.dtype());
-            return where(ge(x, cast(high, self.dtype())), cast(low, self.dtype()), x);
+            Stream stream(random);
+            const auto draw = [&] {
+              Value x = cast(low + (high - low) * stream.uniform(part, self.dims()), part);
+              return where(ge(x, cast(high, part)), cast(low, part), x);
+            };
+            Value first = draw();
+            return is_complex(self.dtype()) ? complex(first, draw()) : first;
           },
           {.check = [](DType dtype, const std::vector<Literal>& v) {
             const double from = real(v[0]), to = real(v[1]);
+            if (is_complex(dtype)) dtype = real_of(dtype);
             const double top = dtype == F64    ? 1.7976931348623157e308
                                : dtype == F16  ? 65504
                                : dtype == BF16 ? 3.3895313892515355e38
@@ -312,19 +318,20 @@ TPU_LOWER("bernoulli_.float",
                       "bernoulli_ expects p to be in [0, 1], but got p=", real(v[0]));
           }});
 
+Value coins(Value p, const Dims& dims, Random random) {
+  if (!is_floating(p.dtype())) {
+    fail(ErrorKind::NotImplemented, "\"bernoulli_tensor_cpu_p_\" not implemented for '", torch_name(p.dtype()), "'");
+  }
+  const DType t = random_dtype(p.dtype());
+  check_not(any(!(ge(p, 0) & le(p, 1)), all_dims(p)), ErrorKind::Runtime,
+            "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+  return lt(Stream(random).uniform(t, dims), broadcast_to(convert(p, t), dims));
+}
 TPU_LOWER("bernoulli_.Tensor",
-          [](Value self, Value p, Random random) {
-            if (!is_floating(p.dtype())) {
-              fail(ErrorKind::NotImplemented, "\"bernoulli_tensor_cpu_p_\" not implemented for '",
-                   torch_name(p.dtype()), "'");
-            }
-            const DType t = random_dtype(p.dtype());
-            check_not(any(!(ge(p, 0) & le(p, 1)), all_dims(p)), ErrorKind::Runtime,
-                      "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
-            return cast(lt(Stream(random).uniform(t, self.dims()), broadcast_to(convert(p, t), self.dims())),
-                        self.dtype());
-          },
+          [](Value self, Value p, Random random) { return cast(coins(p, self.dims(), random), self.dtype()); },
           {.host_tensors = true});
+TPU_LOWER("bernoulli.out",
+          [](Value p, Random random, Value out) { return cast(coins(p, p.dims(), random), out.dtype()); });
 
 void require_continuous(Value self, const char* name) {
   TPU_CHECK(is_floating(self.dtype()), name,
@@ -419,7 +426,9 @@ Value scaled_mask(Value x, Value mask, Value scale) {
   Value a = accumulate(x);
   return convert(a * convert(mask, a.dtype()) * convert(scale, a.dtype()), x.dtype());
 }
-TPU_LOWER("native_dropout_backward", scaled_mask);
+// Integers become what they are with a float scale.
+TPU_LOWER("native_dropout_backward",
+          [](Value dy, Value mask, Value scale) { return scaled_mask(convert(dy, result_type().dtype), mask, scale); });
 TPU_LOWER("_masked_scale", scaled_mask);
 
 // Slopes of the negative part are uniform in [lower, upper) in training, else their middle.

@@ -103,10 +103,12 @@ TPU_LOWER("min", [](Value x) {
   need_any(x, "min");
   return min(x, all_dims(x));
 });
-TPU_LOWER("aminmax", [](Value x, std::optional<int64_t> dim, bool keep_dims) {
-  const hlo::Axes dims = dim && x.rank() > 0 ? hlo::Axes(*dim) : hlo::Axes(all_dims(x));
-  return std::tuple(min(x, dims, keep_dims), max(x, dims, keep_dims));
-});
+TPU_LOWER("aminmax",
+          [](Value x, std::optional<int64_t> dim, bool keep_dims) {
+            const hlo::Axes dims = dim && x.rank() > 0 ? hlo::Axes(*dim) : hlo::Axes(all_dims(x));
+            return std::tuple(min(x, dims, keep_dims), max(x, dims, keep_dims));
+          },
+          {.exact_out = true});
 TPU_LOWER("_aminmax", [](Value x) { return std::tuple(min(x, all_dims(x)), max(x, all_dims(x))); });
 TPU_LOWER("_aminmax.dim", [](Value x, Dim dim, bool keep_dims) {
   return std::tuple(min(x, along(x, dim), keep_dims), max(x, along(x, dim), keep_dims));

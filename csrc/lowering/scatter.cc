@@ -63,37 +63,48 @@ Value scatter_value(Value x, Dim dim, Value index, Value value, const Combine& c
 }  // namespace
 
 // out[i..] = x[i.., index[i..], i..]
-TPU_LOWER("gather", [](Value x, Dim dim, Value index, bool) {
-  if (index.numel() == 0) return full(x.graph(), result_type(), 0);
-  Value y = at_least_1d(x), i = at_least_1d(index);
-  check_range(index, 0, y.dim(dim), ErrorKind::Runtime, out_of_bounds(dim, y.dim(dim)));
-  return reshape(take_along(box(y, i.dims(), dim), plain_index(i, y.dim(dim)), dim), index.dims());
-});
+TPU_LOWER("gather",
+          [](Value x, Dim dim, Value index, bool) {
+            if (index.numel() == 0) return full(x.graph(), result_type(), 0);
+            Value y = at_least_1d(x), i = at_least_1d(index);
+            check_range(index, 0, y.dim(dim), ErrorKind::Runtime, out_of_bounds(dim, y.dim(dim)));
+            return reshape(take_along(box(y, i.dims(), dim), plain_index(i, y.dim(dim)), dim), index.dims());
+          },
+          {.no_overlap = true});
 
 TPU_LOWER("scatter.src",
-          [](Value x, Dim dim, Value index, Value src) { return scatter_src(x, dim, index, src, take_new); });
+          [](Value x, Dim dim, Value index, Value src) { return scatter_src(x, dim, index, src, take_new); },
+          {.no_overlap = true});
 TPU_LOWER("scatter.value",
-          [](Value x, Dim dim, Value index, Value v) { return scatter_value(x, dim, index, v, take_new); });
-TPU_LOWER("scatter.reduce", [](Value x, Dim dim, Value index, Value src, std::string reduce) {
-  return scatter_src(x, dim, index, src, reduction_of(reduce, x.dtype()).combine);
-});
-TPU_LOWER("scatter.value_reduce", [](Value x, Dim dim, Value index, Value v, std::string reduce) {
-  return scatter_value(x, dim, index, v, reduction_of(reduce, x.dtype()).combine);
-});
-TPU_LOWER("scatter_add", [](Value x, Dim dim, Value index, Value src) { return scatter_src(x, dim, index, src, add); });
+          [](Value x, Dim dim, Value index, Value v) { return scatter_value(x, dim, index, v, take_new); },
+          {.no_overlap = true});
+TPU_LOWER("scatter.reduce",
+          [](Value x, Dim dim, Value index, Value src, std::string reduce) {
+            return scatter_src(x, dim, index, src, reduction_of(reduce, x.dtype()).combine);
+          },
+          {.no_overlap = true});
+TPU_LOWER("scatter.value_reduce",
+          [](Value x, Dim dim, Value index, Value v, std::string reduce) {
+            return scatter_value(x, dim, index, v, reduction_of(reduce, x.dtype()).combine);
+          },
+          {.no_overlap = true});
+TPU_LOWER("scatter_add", [](Value x, Dim dim, Value index, Value src) { return scatter_src(x, dim, index, src, add); },
+          {.no_overlap = true});
 
 // Where an index stands, x op the sources there; without self only the sources count.
-TPU_LOWER("scatter_reduce.two", [](Value x, Dim dim, Value index, Value src, std::string reduce, bool include_self) {
-  if (index.numel() == 0) return x;
-  const bool mean = reduce == "mean";
-  const Reduction r = reduction_of(reduce, x.dtype());
-  const Destination t = target(x, dim, index);
-  Value start = t.flat, count;
-  if (!include_self || mean) count = count_indices(t.at, x.numel(), S32);
-  if (!include_self) start = where(gt(count, 0), r.neutral, start);
-  Value out = scatter_rows(start, t.at, updates_of(src, index, x.dtype()), 0, r.combine);
-  if (mean) out = floor_mean(out, include_self ? count + 1 : maximum(count, 1));
-  return t.restore(out);
-});
+TPU_LOWER("scatter_reduce.two",
+          [](Value x, Dim dim, Value index, Value src, std::string reduce, bool include_self) {
+            if (index.numel() == 0) return x;
+            const bool mean = reduce == "mean";
+            const Reduction r = reduction_of(reduce, x.dtype());
+            const Destination t = target(x, dim, index);
+            Value start = t.flat, count;
+            if (!include_self || mean) count = count_indices(t.at, x.numel(), S32);
+            if (!include_self) start = where(gt(count, 0), r.neutral, start);
+            Value out = scatter_rows(start, t.at, updates_of(src, index, x.dtype()), 0, r.combine);
+            if (mean) out = floor_mean(out, include_self ? count + 1 : maximum(count, 1));
+            return t.restore(out);
+          },
+          {.no_overlap = true});
 
 }  // namespace tpu::lowering

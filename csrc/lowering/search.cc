@@ -53,6 +53,11 @@ Value search(Value sequence, Value v, bool right, const std::optional<std::strin
   return convert(search_sorted(a, cast(v, a.dtype()), right), result_type().dtype);
 }
 
+Value bucket_of(Value v, Value boundaries, bool right) {
+  TPU_CHECK(boundaries.rank() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.rank(), ")");
+  return search(boundaries, v, right, {}, {});
+}
+
 }  // namespace
 
 TPU_LOWER("searchsorted.Tensor",
@@ -64,13 +69,10 @@ TPU_LOWER("searchsorted.Scalar",
           [](Value sequence, Value v, bool /*out_int32*/, bool right, std::optional<std::string> side,
              std::optional<Value> sorter) { return search(sequence, v, right, side, sorter); });
 TPU_LOWER("bucketize.Tensor",
-          [](Value v, Value boundaries, bool /*out_int32*/, bool right) {
-            return search(boundaries, v, right, {}, {});
-          },
+          [](Value v, Value boundaries, bool /*out_int32*/, bool right) { return bucket_of(v, boundaries, right); },
           {.host_scalars = true});
-TPU_LOWER("bucketize.Scalar", [](Value v, Value boundaries, bool /*out_int32*/, bool right) {
-  return search(boundaries, v, right, {}, {});
-});
+TPU_LOWER("bucketize.Scalar",
+          [](Value v, Value boundaries, bool /*out_int32*/, bool right) { return bucket_of(v, boundaries, right); });
 
 // ---- Membership --------------------------------------------------------------------------------
 

@@ -25,4 +25,7 @@ inline Value chebyshev_series(Value x, const std::vector<double>& coefficients) 
   return (b0 - b2) * 0.5;
 }
 
+// n numbers from first to last (scalars); each half counts from its own end, so that both ends are exact.
+Value evenly_spaced(Value first, Value last, int64_t n);
+
 }  // namespace tpu::lowering

@@ -13,6 +13,15 @@ constexpr double kSqrtHalf = std::numbers::sqrt2 / 2;
 const double kInf = HUGE_VAL;
 const double kNaN = std::nan("");
 
+// XLA's polynomial is off by some ulps, of which e^(x^2) in the gradient makes many: a step of Newton's, in the tails
+// by erfc, which keeps its digits there.
+Value erf_inverse(Value y) {
+  Value x = erf_inv(y), a = abs(y), at = abs(x);
+  Value slope = exp(-x * x) * (2 * std::numbers::inv_sqrtpi);
+  Value miss = where(gt(a, 0.5), (1 - a) - erfc(at), erf(at) - a) / slope;
+  return where(lt(a, 1), where(lt(y, 0), x + miss, x - miss), x);
+}
+
 // e^(x^2) erfc(x); from where erfc loses its digits, the asymptotic series
 Value erfcx(Value x) {
   const double far = x.dtype() == F64 ? 20 : 8;
@@ -58,8 +67,10 @@ Value hurwitz_zeta(Value s, Value q) {
         Value step = early(v[0]);
         return Values{where(step, v[0] + 1, v[0]), where(step, v[1] + pow(v[0], -s), v[1])};
       });
-  Value direct = zeta(s, q);  // judges s < 1 and poles
-  return where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct);
+  Value direct = zeta(s, q);
+  Value sum = where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct);
+  Value pole = le(q, 0) & eq(q, floor(q));
+  return where(lt(s, 1), like(q, kNaN), where(pole, like(q, kInf), sum));
 }
 
 Value zeta_of(Value x, Value q) {
@@ -104,7 +115,7 @@ TPU_LOWER_UNARY({
     {"digamma", Rule::Float, digamma_of},
     {"erf", Rule::Float, erf},
     {"erfc", Rule::Float, erfc},
-    {"erfinv", Rule::Float, erf_inv},
+    {"erfinv", Rule::Float, erf_inverse},
     {"lgamma", Rule::Float, lgamma},
     {"special_entr", Rule::Float, entropy},
     {"special_erfcx", Rule::Float, erfcx},

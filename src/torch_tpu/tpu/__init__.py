@@ -5,6 +5,7 @@ A device is given as `torch.device`, string, index or None (the current one); on
 exist raises, whichever function is asked.
 """
 
+import importlib
 from typing import Any
 
 import torch
@@ -136,6 +137,8 @@ def __getattr__(name: str) -> Any:
         return is_initialized()
     if name == "eager_mode":
         return EagerMode(_C.eager_mode())
+    if name == "ops":  # most programs don't need it
+        return importlib.import_module("torch_tpu.tpu.ops")
     if name == "default_generators":  # opens the device, so not at import
         return tuple(_C.default_generator(i) for i in range(device_count()))
     raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
