@@ -36,6 +36,7 @@ ADD = """module @add {
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_TPU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("ALLOW_MULTIPLE_LIBTPU_LOAD", raising=False)
     yield tmp_path / "cache"
     _client.compiler.close()
 

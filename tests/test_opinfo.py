@@ -14,7 +14,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 
 from torch_tpu import _C
 
-MODES = {"eager": "DEFER_NEVER", "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING"}
+MODES = {"eager": "DEFER_NEVER", "debug": "DEFER_NEVER_AND_LAUNCH_BLOCKING", "fused": "DEFER_AND_FUSE"}
 
 # thread: a hang inside XLA ends the worker, which pytest-xdist replaces; a signal would wait for it.
 pytestmark = [
@@ -42,7 +42,7 @@ def ran(count: int) -> None:
 
 @each(conformance.entries(torch.float32))
 def test_forward(op: OpInfo, mode: str) -> None:
-    ran(conformance.check_forward(op, torch.float32, 6 if mode == "eager" else 2))
+    ran(conformance.check_forward(op, torch.float32, 2 if mode == "debug" else 6))
 
 
 @each(op for op in conformance.entries(torch.float32) if conformance.differentiable(op))

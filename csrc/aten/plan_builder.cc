@@ -15,7 +15,7 @@
 #include "base/location.h"
 #include "base/log.h"
 #include "lowering/promote.h"
-#include "runtime/device.h"
+#include "runtime/executor.h"
 
 namespace tpu::aten {
 namespace {
@@ -65,7 +65,8 @@ class PlanBuilder {
     note_overlaps();  // before anything is resized
     if (meta_.known && needs_resize()) return std::move(plan_);
     plan_->plan.name = kernel_.name_;
-    if (runtime::watching()) plan_->plan.line = user_location();
+    if (runtime::watching() || runtime::eager_mode() == runtime::EagerMode::DeferAndFuse)
+      plan_->plan.line = user_location();
     plan_->plan.graph = std::make_unique<hlo::Graph>();
     info_.graph = &graph();
     info_.precision = call_.precision;

@@ -1,13 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hlo/inline.h"
 
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
+#include "hlo/math.h"
 #include "hlo/numbering.h"
+#include "hlo/ops.h"
 
 namespace tpu::hlo {
 namespace {
+
+// XLA's CPU programs write an update in place, fused with what computes it. Where that reads other places
+// of the operand (a rotation of rows, say), they read what they have just written. So an update that
+// depends on its operand through operations that fuse is not written in place.
+bool overwrites_what_it_reads(const Values& operands) {
+  static const std::unordered_set<std::string_view> kMoves = {
+      "stablehlo.reshape", "stablehlo.transpose", "stablehlo.slice", "stablehlo.pad", "stablehlo.bitcast_convert"};
+  static const std::unordered_set<std::string_view> kNotFused = {
+      "stablehlo.dot_general", "stablehlo.convolution", "stablehlo.sort",        "stablehlo.while",
+      "stablehlo.fft",         "stablehlo.cholesky",    "stablehlo.custom_call", "stablehlo.scatter"};
+  const Node* base = operands[0].node();
+  while (kMoves.contains(base->name)) base = base->operands[0].node();
+  if (base->name == "stablehlo.constant" || base->name == "stablehlo.broadcast_in_dim") return false;
+  std::vector<const Node*> todo{operands[1].node()};
+  std::unordered_set<const Node*> seen;
+  while (!todo.empty()) {
+    const Node* node = todo.back();
+    todo.pop_back();
+    if (node == base) return true;
+    if (kNotFused.contains(node->name) || !seen.insert(node).second) continue;
+    for (Value v : node->operands) todo.push_back(v.node());
+  }
+  return false;
+}
+
+Value update_by_select(const Values& operands) {
+  Value x = operands[0], update = operands[1];
+  Graph& graph = x.graph();
+  const Values at(operands.begin() + 2, operands.end());
+  Value placed = dynamic_update_slice(full(graph, x.type(), 0), update, at);
+  Value written = dynamic_update_slice(full(graph, {DType::PRED, x.dims()}, false),
+                                       full(graph, {DType::PRED, update.dims()}, true), at);
+  return select(written, placed, x);
+}
 
 class Inliner {
  public:
@@ -22,6 +60,13 @@ class Inliner {
   void copy(const Region& region) {
     for (const Node& node : region.nodes()) {
       if (node.name.empty() || !live_.live(node)) continue;
+      if (node.name == "stablehlo.dynamic_update_slice") {
+        const Values operands = mapped(node.operands);
+        if (overwrites_what_it_reads(operands)) {
+          map_[&node] = update_by_select(operands).node();
+          continue;
+        }
+      }
       std::vector<Region*> regions;
       for (const Region* nested : node.regions) regions.push_back(copy_nested(*nested));
       Node* copy = graph_.current().append(node.name, mapped(node.operands), node.results, node.attributes, regions);

@@ -255,6 +255,7 @@ Value write(Value base, const View& view, const Values& digits, Value update) {
     return reshape(v, type.dims);
   };
   if (view.access == Access::Whole) return restore(update);
+  const bool reinterpreted = base.dtype() != view.dtype;
   base = as_dtype(base, view.dtype);
   const int64_t count = base.numel();
   if (view.access == Access::Gathered) {
@@ -287,7 +288,16 @@ Value write(Value base, const View& view, const Values& digits, Value update) {
   v = reshape(transpose(v, permutation), sizes);
   if (sizes == extents_of(box) && numel(sizes) == count) return restore(v);
   Value boxed = to_box(base, box);
-  boxed = dynamic_update_slice(boxed, v, corner(box, view, digits, graph));
+  const Values at = corner(box, view, digits, graph);
+  if (reinterpreted) {
+    // Not in place: where the update comes from `base` too, XLA's CPU programs overwrite what they still read.
+    Value placed = dynamic_update_slice(zeros_like(boxed), v, at);
+    Value written = dynamic_update_slice(full(graph, {DType::PRED, boxed.dims()}, false),
+                                         full(graph, {DType::PRED, v.dims()}, true), at);
+    boxed = select(written, placed, boxed);
+  } else {
+    boxed = dynamic_update_slice(boxed, v, at);
+  }
   Value flat = reshape(boxed, {boxed.numel()});
   if (flat.numel() != count) flat = slice_dim(flat, 0, 0, count);
   return restore(flat);

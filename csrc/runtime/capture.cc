@@ -10,6 +10,7 @@
 #include "hlo/inline.h"
 #include "hlo/math.h"
 #include "runtime/executor.h"
+#include "runtime/fuse.h"
 
 namespace tpu::runtime {
 namespace {
@@ -55,6 +56,7 @@ ValueRef Capture::zeros(const hlo::Type& type) { return placeholder(hlo::full(gr
 hlo::Value Capture::value_of(const ValueRef& value) {
   const auto found = values_.find(value.get());
   if (found != values_.end()) return found->second.second;
+  fuse::materialize(value);
   TPU_CHECK(value->ready_to_use(),
             "a value of another trace is used; tensors made while a function is compiled must "
             "not be kept for later");

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "runtime/device.h"
+#include "runtime/fuse.h"
 
 namespace tpu::runtime {
 namespace {
@@ -199,6 +200,7 @@ std::string finish(Stream& stream, Completion& completion) {
 int64_t current_stream(int device) { return current_id(device); }
 
 void set_current_stream(int device, int64_t id) {
+  fuse::flush(device);
   find(device, id);
   current_id(device) = id;
 }
@@ -228,6 +230,7 @@ void after_launch(int device, pjrt::Event done) {
 }
 
 bool stream_idle(int device, int64_t id) {
+  fuse::flush(device);
   if (in_forked_child()) return true;
   Stream& stream = find(device, id);
   std::lock_guard lock(stream.mutex);
@@ -238,6 +241,7 @@ bool stream_idle(int device, int64_t id) {
 }
 
 void synchronize_stream(int device, int64_t id) {
+  fuse::flush(device);
   if (in_forked_child()) return;
   Stream& stream = find(device, id);
   auto tail = std::make_shared<Completion>();
@@ -246,6 +250,7 @@ void synchronize_stream(int device, int64_t id) {
 }
 
 void synchronize_device(int device) {
+  fuse::flush(device);
   if (in_forked_child()) return;
   DeviceStreams& all = streams_of(device);
   const auto count = static_cast<size_t>(std::min(all.made.load(), kPool)) + 1;
@@ -263,6 +268,7 @@ void synchronize_device(int device) {
 struct Marker::State : Completion {};
 
 void Marker::record(int device, int64_t stream) {
+  fuse::flush(device);
   auto state = std::make_shared<State>();
   if (in_forked_child())
     state->done(nullptr);
@@ -279,6 +285,7 @@ void Marker::wait() const {
 }
 
 void Marker::block(int device, int64_t stream) const {
+  fuse::flush(device);
   if (ready()) return;
   Stream& waiting = find(device, stream);
   std::lock_guard lock(waiting.mutex);

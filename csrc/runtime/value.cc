@@ -34,6 +34,19 @@ const hlo::Type* intern(const hlo::Type& type) {
 DeviceValue::DeviceValue(const hlo::Type* type, int device, pjrt::Buffer buffer, bool counted)
     : type_(type), device_(device), counted_(counted ? type->bytes() : -1), buffer_(std::move(buffer)) {
   if (counted) memory::add(device_, counted_);
+  state_.store(State::Ready, std::memory_order_release);
+}
+
+void DeviceValue::fill(pjrt::Buffer buffer) {
+  buffer_ = std::move(buffer);
+  counted_ = type_->bytes();
+  memory::add(device_, counted_);
+  state_.store(State::Ready, std::memory_order_release);
+}
+
+void DeviceValue::fail(std::shared_ptr<const Error> error) {
+  failure_ = std::move(error);
+  state_.store(State::Failed, std::memory_order_release);
 }
 
 DeviceValue::~DeviceValue() {

@@ -3,9 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
+#include <memory>
 #include <utility>
 
+#include "base/error.h"
 #include "hlo/type.h"
 #include "pjrt/buffer.h"
 
@@ -27,7 +28,17 @@ class DeviceValue {
 
   const hlo::Type* type() const { return type_; }
   int device() const { return device_; }
-  bool ready_to_use() const { return static_cast<bool>(buffer_.handle()); }
+  bool ready_to_use() const { return state_.load(std::memory_order_acquire) == State::Ready; }
+  // Waits in a deferred graph (fuse.h).
+  bool pending() const { return state_.load(std::memory_order_acquire) == State::Pending; }
+  void set_pending() { state_.store(State::Pending, std::memory_order_release); }
+  // A pending value comes to its buffer, or to the error that kept it from it.
+  void fill(pjrt::Buffer buffer);
+  void fail(std::shared_ptr<const Error> error);
+  // Throws the error of fail(), if that is what became of the value.
+  void check() const {
+    if (state_.load(std::memory_order_acquire) == State::Failed) throw Error(*failure_);
+  }
   pjrt::Buffer& buffer() { return buffer_; }
 
   void retain() { owners_.fetch_add(1, std::memory_order_relaxed); }
@@ -37,9 +48,15 @@ class DeviceValue {
   int owners() const { return owners_.load(std::memory_order_acquire); }
 
  private:
+  friend class FusedGraph;  // its marks
+  enum class State : uint8_t { Empty, Ready, Pending, Failed };
   const hlo::Type* type_;
   int device_;
   std::atomic<int> owners_{0};
+  std::atomic<State> state_{State::Empty};
+  uint64_t epoch_ = 0;  // of the flush that `id_` and `uses_` belong to; under the graph's lock
+  int id_ = 0, uses_ = 0;
+  std::shared_ptr<const Error> failure_;
   int64_t counted_ = -1;  // bytes in the statistics; -1: none
   pjrt::Buffer buffer_;
 };

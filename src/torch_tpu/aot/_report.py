@@ -84,8 +84,8 @@ class Report:
                 + (f"; {100 * self.mfu:.1f}% of the peak" if self.mfu is not None else ""),
                 f"  work        {self.product_flops:.4g} flops in products, {self.bytes_accessed:.4g} bytes accessed; "
                 f"not below {self.roofline_seconds * 1e3:.3f} ms",
-                f"  peak        {chip.device_flops / 1e12:.0f} TFLOP/s (bf16) and {chip.device_bandwidth / 1e9:.0f} GB/s "
-                f"a device, {chip.devices} to a chip ({chip.source})",
+                f"  peak        {chip.device_flops / 1e12:.0f} TFLOP/s (bf16) and "
+                f"{chip.device_bandwidth / 1e9:.0f} GB/s a device, {chip.devices} to a chip ({chip.source})",
                 f"  compiled in {self.compile_seconds:.1f} s",
             ]
             lines += [f"  corrected   {text}" for text in self.corrections]
@@ -130,7 +130,8 @@ def estimate(
         seconds += extra
         corrections.append(
             f"{extra * 1e3:.3f} ms added: {wide_flops:.3g} flops in float32 at the highest precision take "
-            f"{PASSES_OF_FLOAT32} passes and are rated as one; torch.set_float32_matmul_precision('high') or bfloat16 is faster"
+            f"{PASSES_OF_FLOAT32} passes and are rated as one; torch.set_float32_matmul_precision('high') or bfloat16 "
+            "is faster"
         )
     if loops:
         corrections.append(f"{loops} loops, whose bodies count once: a lower bound")

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/fuse.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "hlo/inline.h"
+#include "runtime/device.h"
+#include "runtime/memory.h"
+#include "runtime/metrics.h"
+#include "runtime/scalar.h"
+#include "runtime/stream.h"
+
+namespace tpu::runtime {
+namespace {
+
+constexpr size_t kMostSteps = 1024;               // of one program: compile time grows with it
+constexpr size_t kAnchor = 8;                     // steps by which a graph's beginning is recognised
+constexpr size_t kShortest = 64;                  // no cut by repetition before that many steps
+constexpr int64_t kMostBytes = int64_t{1} << 30;  // of results that are deferred
+
+struct KeyHash {
+  size_t operator()(const Hash128& key) const { return static_cast<size_t>(key.lo()); }
+};
+
+}  // namespace
+
+// What is deferred on one device, in order.
+class FusedGraph {
+ public:
+  void record(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
+              std::span<ValueRef> results) {
+    std::lock_guard lock(mutex_);
+    device_ = device;
+    Step step{&plan, operands_.size(), scalars_.size(), results_.size()};
+    for (const Param& param : plan.params) {
+      switch (param.from) {
+        case Param::From::Operand: {
+          const ValueRef& value = operands[static_cast<size_t>(param.index)].value;
+          value->check();
+          TPU_CHECK(value->type() == param.type, plan.name,
+                    ": another thread changed a tensor's shape during the call");
+          operands_.push_back(value);
+          break;
+        }
+        case Param::From::Constant: operands_.push_back(plan.constants[static_cast<size_t>(param.index)]); break;
+        case Param::From::Scalar: scalars_.push_back(scalars[static_cast<size_t>(param.index)]); break;
+      }
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      ValueRef value(new DeviceValue(plan.results[i], device));
+      value->set_pending();
+      results_.push_back(value);
+      results[i] = std::move(value);
+    }
+    steps_.push_back(step);
+    bytes_ += plan.result_bytes;
+    cut_if_due();
+  }
+
+  // Runs everything; what comes next begins a new pattern.
+  void flush() {
+    std::lock_guard lock(mutex_);
+    anchor_.clear();
+    if (!steps_.empty()) run(steps_.size());
+  }
+
+ private:
+  struct Step {
+    Plan* plan;
+    size_t operand, scalar, result;  // where its own begin
+  };
+
+  // A compiled cut.
+  struct Compiled {
+    Program* program = nullptr;
+    std::string name;
+    std::vector<int> inputs, scalars, outputs;  // of the program: positions in what the cut lists
+    std::vector<const hlo::Type*> scalar_types;
+    std::vector<std::pair<int, int>> donated;  // parameter, output
+    int64_t output_bytes = 0;
+  };
+
+  void cut_if_due() {
+    const size_t n = steps_.size();
+    if (anchor_.size() < kAnchor && n <= kAnchor && anchor_.size() + 1 == n) {
+      anchor_.push_back(steps_.back().plan);
+    } else if (n >= kShortest + kAnchor && anchor_.size() == kAnchor && steps_.back().plan == anchor_.back()) {
+      const bool repeats = std::equal(anchor_.begin(), anchor_.end(), steps_.end() - kAnchor,
+                                      [](const Plan* plan, const Step& step) { return plan == step.plan; });
+      if (repeats) return run(n - kAnchor);
+    }
+    if (n >= kMostSteps || bytes_ > kMostBytes) run(n);
+  }
+
+  // Runs the first `count` steps.
+  void run(size_t count) {
+    const bool whole = count == steps_.size();
+    const size_t operand_end = whole ? operands_.size() : steps_[count].operand,
+                 scalar_end = whole ? scalars_.size() : steps_[count].scalar,
+                 result_end = whole ? results_.size() : steps_[count].result;
+    std::shared_ptr<const Error> failure;
+    try {
+      launch(count, operand_end, scalar_end, result_end);
+    } catch (const Error& error) {
+      TPU_LOG(1, "a deferred graph of ", count, " operators failed and is run one by one: ", error.what());
+      failure = run_each(count, result_end);
+    }
+    drop(count, operand_end, scalar_end, result_end);
+    if (failure) throw Error(*failure);
+  }
+
+  // One operator after the other, so that only what can't be computed is lost. Returns the first
+  // failure, which names its operator; what depends on it fails alike.
+  std::shared_ptr<const Error> run_each(size_t count, size_t result_end) {
+    std::shared_ptr<const Error> first;
+    size_t operand = 0, scalar = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const Step& step = steps_[i];
+      const size_t end = i + 1 < steps_.size() ? std::min(steps_[i + 1].result, result_end) : result_end;
+      std::shared_ptr<const Error> failure;
+      try {
+        run_one(step, operand, scalar, end);
+      } catch (const Error& error) {
+        const std::string where =
+            step.plan->line.empty() ? step.plan->name : step.plan->name + " at " + step.plan->line;
+        const bool told = first && std::string_view(error.what()) == first->what();
+        failure = told ? first : std::make_shared<const Error>(error.kind(), where + ": " + error.what());
+        if (!first) first = failure;
+      }
+      for (const Param& param : step.plan->params) ++(param.from == Param::From::Scalar ? scalar : operand);
+      for (size_t r = step.result; failure && r < end; ++r) results_[r]->fail(failure);
+    }
+    return first;
+  }
+
+  void run_one(const Step& step, size_t operand, size_t scalar, size_t result_end) {
+    args_.clear();
+    held_.clear();
+    for (const Param& param : step.plan->params) {
+      if (param.from == Param::From::Scalar) {
+        held_.push_back(scalar_value(scalars_[scalar++], param.type, device_));
+        args_.push_back(held_.back()->buffer().handle());
+        continue;
+      }
+      DeviceValue& value = *operands_[operand++].get();
+      value.check();
+      args_.push_back(value.buffer().handle());
+    }
+    Program& program = step.plan->program();
+    memory::reserve(device_, step.plan->result_bytes + program.temporary_bytes);
+    const std::vector<int64_t> keep(step.plan->donated.begin(), step.plan->donated.end());
+    outs_.assign(result_end - step.result, nullptr);
+    pjrt::Event done;
+    Runtime& runtime = Runtime::get();
+    before_launch(device_);
+    program.executable.execute(args_.data(), args_.size(), outs_.data(), runtime.device(device_), keep.data(),
+                               keep.size(), &done);
+    for (size_t i = 0; i < outs_.size(); ++i)
+      results_[step.result + i]->fill(pjrt::Buffer(runtime.client().api(), outs_[i]));
+    metrics::count_launch();
+    after_launch(device_, std::move(done));
+  }
+
+  void drop(size_t count, size_t operand_end, size_t scalar_end, size_t result_end) {
+    const auto front = [](auto& list, size_t n) { list.erase(list.begin(), list.begin() + static_cast<ptrdiff_t>(n)); };
+    front(steps_, count);
+    front(operands_, operand_end);
+    front(scalars_, scalar_end);
+    front(results_, result_end);
+    bytes_ = 0;
+    for (Step& step : steps_) {
+      step.operand -= operand_end;
+      step.scalar -= scalar_end;
+      step.result -= result_end;
+      bytes_ += step.plan->result_bytes;
+    }
+  }
+
+  void launch(size_t count, size_t operand_end, size_t scalar_end, size_t result_end) {
+    // Number the values: inputs by first use, results in order. Uses within the cut are counted, so
+    // that owners beyond them show who else wants a value.
+    ++epoch_;
+    Hash128 key;
+    inputs_.clear();
+    size_t operand = 0;
+    const auto mark = [&](DeviceValue& value, int id) {
+      value.epoch_ = epoch_;
+      value.id_ = id;
+      value.uses_ = 0;
+    };
+    for (size_t i = 0; i < count; ++i) {
+      const Step& step = steps_[i];
+      key.add(reinterpret_cast<uintptr_t>(step.plan));
+      const size_t next_operand = i + 1 < count ? steps_[i + 1].operand : operand_end;
+      for (; operand < next_operand; ++operand) {
+        DeviceValue& value = *operands_[operand].get();
+        if (value.epoch_ != epoch_) {
+          value.check();
+          TPU_CHECK(value.ready_to_use(), step.plan->name, ": a value of a trace is used outside of it");
+          mark(value, -1 - static_cast<int>(inputs_.size()));
+          inputs_.push_back(&value);
+        }
+        ++value.uses_;
+        key.add(static_cast<uint64_t>(static_cast<int64_t>(value.id_)));
+      }
+      const size_t next_result = i + 1 < count ? steps_[i + 1].result : result_end;
+      for (size_t r = step.result; r < next_result; ++r) mark(*results_[r].get(), static_cast<int>(r));
+    }
+    live_.clear();
+    for (size_t r = 0; r < result_end; ++r) {
+      const DeviceValue& value = *results_[r].get();
+      if (value.owners() > value.uses_ + 1) live_.push_back(static_cast<int>(r));
+    }
+    if (live_.empty()) return;  // nobody wants any of it
+    for (int r : live_) key.add(static_cast<uint64_t>(r));
+    for (const DeviceValue* value : inputs_) key.add(value->owners() == value->uses_ ? 1u : 2u);
+
+    Compiled& compiled = cache_[key];
+    if (!compiled.program) {
+      try {
+        compile(compiled, count, operand_end, scalar_end);
+      } catch (...) {
+        cache_.erase(key);
+        throw;
+      }
+    }
+    execute(compiled);
+  }
+
+  void compile(Compiled& compiled, size_t count, size_t operand_end, size_t scalar_end) {
+    hlo::Graph graph;
+    hlo::Values inputs, scalars, results(results_.size());
+    std::vector<int> root(results_.size(), 0);  // the input that a result is the new version of: -1 - id
+    for (const DeviceValue* value : inputs_) inputs.push_back(graph.parameter(*value->type()));
+    std::vector<const hlo::Type*> scalar_types;
+    for (size_t i = 0; i < count; ++i) {
+      for (const Param& param : steps_[i].plan->params) {
+        if (param.from != Param::From::Scalar) continue;
+        scalars.push_back(graph.parameter(*param.type));
+        scalar_types.push_back(param.type);
+      }
+    }
+    TPU_INTERNAL(scalars.size() == scalar_end, "a deferred graph has ", scalar_end, " scalars, its plans ",
+                 scalars.size());
+    size_t operand = 0, scalar = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const Step& step = steps_[i];
+      hlo::Values arguments;
+      std::vector<int> ids;
+      for (const Param& param : step.plan->params) {
+        if (param.from == Param::From::Scalar) {
+          arguments.push_back(scalars[scalar++]);
+          ids.push_back(0);
+          continue;
+        }
+        const int id = operands_[operand++]->id_;
+        arguments.push_back(id < 0 ? inputs[static_cast<size_t>(-1 - id)] : results[static_cast<size_t>(id)]);
+        ids.push_back(id < 0 ? id : root[static_cast<size_t>(id)]);
+      }
+      const hlo::Values values = hlo::inline_graph(graph, *step.plan->graph, arguments);
+      for (size_t j = 0; j < values.size(); ++j) results[step.result + j] = values[j];
+      for (const auto& [from, to] : step.plan->graph->aliases())
+        root[step.result + static_cast<size_t>(to)] = ids[static_cast<size_t>(from)];
+    }
+    TPU_INTERNAL(operand == operand_end, "a deferred graph has ", operand_end, " operands, its plans ", operand);
+
+    hlo::Values outputs;
+    for (int r : live_) {
+      outputs.push_back(results[static_cast<size_t>(r)]);
+      compiled.output_bytes += outputs.back().type().bytes();
+    }
+    graph.set_results(outputs);
+    const std::vector<bool> used = graph.used_parameters();
+    std::vector<int> position(inputs.size(), -1);
+    int next = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!used[i]) continue;
+      compiled.inputs.push_back(static_cast<int>(i));
+      position[i] = next++;
+    }
+    for (size_t i = 0; i < scalars.size(); ++i) {
+      if (!used[inputs.size() + i]) continue;
+      compiled.scalars.push_back(static_cast<int>(i));
+      compiled.scalar_types.push_back(scalar_types[i]);
+    }
+    graph.drop_parameters(used);
+    std::vector<bool> given(inputs.size());
+    for (size_t i = 0; i < live_.size(); ++i) {
+      const int from = root[static_cast<size_t>(live_[i])];
+      if (from >= 0) continue;
+      const auto at = static_cast<size_t>(-1 - from);
+      const DeviceValue& value = *inputs_[at];
+      // An input handed through as it is stays the input's.
+      if (given[at] || position[at] < 0 || value.owners() != value.uses_ || outputs[i].type() != *value.type() ||
+          outputs[i].same(inputs[at]))
+        continue;
+      given[at] = true;
+      graph.alias(position[at], static_cast<int>(i));
+      compiled.donated.emplace_back(position[at], static_cast<int>(i));
+    }
+    const std::string name = "fused_" + std::to_string(count);
+    TPU_LOG(2, "deferred graph of ", count, " operators, ", compiled.inputs.size(), " inputs, ", live_.size(),
+            " results");
+    compiled.name = name;
+    compiled.program = &find_program(hlo::print_mlir(graph, name), name, steps_[0].plan->line);
+  }
+
+  void execute(const Compiled& compiled) {
+    memory::reserve(device_, compiled.output_bytes + compiled.program->temporary_bytes);
+    Runtime& runtime = Runtime::get();
+    args_.clear();
+    held_.clear();
+    for (int i : compiled.inputs) args_.push_back(inputs_[static_cast<size_t>(i)]->buffer().handle());
+    for (size_t i = 0; i < compiled.scalars.size(); ++i) {
+      held_.push_back(
+          scalar_value(scalars_[static_cast<size_t>(compiled.scalars[i])], compiled.scalar_types[i], device_));
+      args_.push_back(held_.back()->buffer().handle());
+    }
+    outs_.assign(live_.size(), nullptr);
+    pjrt::Event done;
+    before_launch(device_);
+    // Every aliased parameter is ours to give: it was so when the key was made.
+    compiled.program->executable.execute(args_.data(), args_.size(), outs_.data(), runtime.device(device_), nullptr, 0,
+                                         &done);
+    const PJRT_Api* api = runtime.client().api();
+    for (size_t i = 0; i < live_.size(); ++i) {
+      results_[static_cast<size_t>(live_[i])]->fill(pjrt::Buffer(api, outs_[i]));
+    }
+    metrics::count_launch();
+    after_launch(device_, std::move(done));
+  }
+
+  std::mutex mutex_;
+  int device_ = 0;
+  std::vector<Step> steps_;
+  std::vector<ValueRef> operands_;  // of all steps: operands and constants in the order of their parameters
+  std::vector<Scalar> scalars_;
+  std::vector<ValueRef> results_;
+  std::vector<const Plan*> anchor_;
+  int64_t bytes_ = 0;
+  uint64_t epoch_ = 0;
+  // Of the cut under way; kept for their memory.
+  std::vector<DeviceValue*> inputs_;
+  std::vector<int> live_;
+  std::vector<PJRT_Buffer*> args_, outs_;
+  std::vector<ValueRef> held_;
+  std::unordered_map<Hash128, Compiled, KeyHash> cache_;
+};
+
+namespace fuse {
+namespace {
+
+constexpr int kMostDevices = 1024;
+
+// Leaked: tensors may outlive every static of ours at exit.
+FusedGraph& graph_of(int device) {
+  static auto* graphs = new std::array<std::atomic<FusedGraph*>, kMostDevices>{};
+  std::atomic<FusedGraph*>& slot = (*graphs)[static_cast<size_t>(device)];
+  FusedGraph* graph = slot.load(std::memory_order_acquire);
+  if (!graph) {
+    auto* fresh = new FusedGraph;
+    if (slot.compare_exchange_strong(graph, fresh)) return *fresh;
+    delete fresh;
+  }
+  return *graph;
+}
+std::atomic<bool> ever_recorded{false};
+
+}  // namespace
+
+void record(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
+            std::span<ValueRef> results) {
+  if (in_forked_child()) Runtime::get();  // throws; the lock may be held for ever here
+  ever_recorded.store(true, std::memory_order_relaxed);
+  graph_of(device).record(plan, device, operands, scalars, results);
+}
+
+void materialize_pending(const ValueRef& value) {
+  if (value->pending()) flush(value->device());
+  value->check();
+}
+
+void flush(int device) {
+  if (!ever_recorded.load(std::memory_order_relaxed)) return;
+  if (in_forked_child()) Runtime::get();
+  graph_of(device).flush();
+}
+
+void flush_all() {
+  if (!ever_recorded.load(std::memory_order_relaxed)) return;
+  for (int device = 0; device < Runtime::get().device_count(); ++device) flush(device);
+}
+
+}  // namespace fuse
+}  // namespace tpu::runtime
