@@ -126,7 +126,9 @@ Value max_pool_gradient(Value dy, Value x, Value index, const Windows& w) {
   const Dims& dims = x.dims();
   if (dy.numel() == 0) return full(graph(), {compute_dtype(dy.dtype()), dims}, 0);
   const bool dilated = std::any_of(w.dilation.begin(), w.dilation.end(), [](int64_t d) { return d != 1; });
-  if (!call().target->walked_windows && !dilated) {
+  // A TPU has no select_and_scatter of 64-bit numbers.
+  const bool wide = x.dtype() == F64 || x.dtype() == S64;
+  if (!call().target->walked_windows && !dilated && !wide) {
     const DType t = compute_dtype(x.dtype());
     return select_and_scatter(
         convert(x, t), convert(dy, t), scalar(graph(), t, 0), window_of(w), [](Value a, Value b) { return ge(a, b); },
