@@ -6,6 +6,7 @@
 #include <ATen/ops/_adaptive_avg_pool2d.h>
 #include <ATen/ops/_adaptive_avg_pool3d.h>
 #include <ATen/ops/_adaptive_avg_pool3d_backward.h>
+#include <ATen/ops/_linalg_check_errors_native.h>
 #include <ATen/ops/_masked_softmax.h>
 #include <ATen/ops/_transformer_encoder_layer_fwd_native.h>
 #include <ATen/ops/add.h>
@@ -78,6 +79,11 @@ void assert_async_msg(const Tensor& x, std::string_view message) {
   TORCH_CHECK(x.is_nonzero(), message);
 }
 void assert_async(const Tensor& x) { assert_async_msg(x, "Expected Tensor with single nonzero value, but got zero"); }
+
+// While a graph is captured there is nothing to read yet: what can't be decomposed gives NaN then.
+void linalg_check_errors(const Tensor& info, std::string_view name, bool is_matrix) {
+  if (!runtime::Capture::current()) at::native::_linalg_check_errors(info, name, is_matrix);
+}
 
 // ---- Linear ----
 
@@ -191,6 +197,7 @@ void register_composed(torch::Library& aten) {
   aten.impl("adaptive_avg_pool3d_backward.grad_input", TORCH_FN(adaptive_avg_pool3d_backward_out));
   aten.impl("_assert_async", TORCH_FN(assert_async));
   aten.impl("_assert_async.msg", TORCH_FN(assert_async_msg));
+  aten.impl("_linalg_check_errors", TORCH_FN(linalg_check_errors));
   aten.impl("linear_backward", TORCH_FN(linear_backward));
   aten.impl("_jagged_to_padded_dense_forward", TORCH_FN(jagged_to_padded));
   aten.impl("_padded_dense_to_jagged_forward", TORCH_FN(padded_to_jagged));
