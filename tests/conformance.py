@@ -319,6 +319,50 @@ def check_forward(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
     return ran
 
 
+def check_compiled(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
+    """As check_forward, with the call in a graph of torch.compile."""
+    ran = 0
+    for n, (s, m) in enumerate(samples(op, dtype, limit)):
+        try:
+            want = call(op, s)
+        except Exception:
+            continue
+        ran += 1
+        torch._dynamo.reset()
+        # Many an entry seeds in a context that Dynamo can't trace.
+        with unittest.mock.patch("torch.testing._utils.freeze_rng_state", contextlib.nullcontext):
+            got = torch.compile(lambda m: call(op, m), backend="tpu")(m)
+        if op.name in FREE_AMONG_EQUALS:
+            got, want = named_elements(op, s, got), named_elements(op, s, want)
+        if op.name in UNINITIALIZED or is_random(op, s):
+            alike(got, want)
+            continue
+
+        def exact(n: int = n) -> Any:
+            return call(op, doubled(spread(op.sample_inputs("cpu", dtype), limit)[n]))
+
+        judge(op, dtype, got, want, f"sample {n}", exact)
+        pairs = [p for p in zip(parts(m), parts(s), strict=True) if p[0].device.type == "tpu"]
+        judge(op, dtype, [p[0] for p in pairs], [p[1] for p in pairs], f"inputs of sample {n}", exact)
+    return ran
+
+
+def check_autocast(op: OpInfo, dtype: torch.dtype, limit: int) -> int:
+    """The results' dtypes under autocast, with float32 inputs."""
+    ran = 0
+    for n, (s, m) in enumerate(samples(op, torch.float32, limit)):
+        try:
+            with torch.autocast("cpu", dtype=dtype):
+                want = [t.dtype for t in tensors(call(op, s))]
+        except Exception:
+            continue
+        ran += 1
+        with torch.autocast("tpu", dtype=dtype):
+            got = [t.dtype for t in tensors(call(op, m))]
+        assert got == want, f"sample {n}: {got} instead of {want}"
+    return ran
+
+
 def parts(s: SampleInput) -> list[torch.Tensor]:
     return tensors((s.input, tuple(s.args), s.kwargs))
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every entry of PyTorch's op_db on tpu against the CPU (conformance.py). What fails stands in expected_failures.txt.
 
-TORCH_TPU_TEST_GRID=1 adds other dtypes; tools/opcheck.py runs more samples of what one names.
+TORCH_TPU_TEST_GRID=1 adds other dtypes, and runs all entries compiled and under autocast instead of a quarter.
+tools/opcheck.py runs more samples of what one names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,9 +24,13 @@ pytestmark = [
 ]
 
 
-def each(ops: Iterable[OpInfo]) -> pytest.MarkDecorator:
-    """One worker gets all tests of an entry: its programs are compiled once."""
-    params = [pytest.param(op, id=conformance.full_name(op), marks=pytest.mark.xdist_group(op.name)) for op in ops]
+def each(ops: Iterable[OpInfo], every: int = 1) -> pytest.MarkDecorator:
+    """One worker gets all tests of an entry: its programs are compiled once. One in `every` runs without
+    TORCH_TPU_TEST_GRID=1."""
+    params = []
+    for n, op in enumerate(ops):
+        marks = [pytest.mark.xdist_group(op.name), *([pytest.mark.grid] if n % every else [])]
+        params.append(pytest.param(op, id=conformance.full_name(op), marks=marks))
     return pytest.mark.parametrize("op", params)
 
 
@@ -63,6 +68,22 @@ def test_out(op: OpInfo) -> None:
 @each(op for op in op_db if op.error_inputs_func)
 def test_errors(op: OpInfo) -> None:
     ran(conformance.check_errors(op))
+
+
+# A sample in a graph of torch.compile; an entry takes about a third of a second.
+@each(conformance.entries(torch.float32), every=4)
+def test_compiled(op: OpInfo) -> None:
+    ran(conformance.check_compiled(op, torch.float32, 1))
+
+
+# The lists are CUDA's, and the CPU has others: these differ in what they compute in.
+AUTOCAST = {"addmv", "mv", "addr", "pinverse", "svd_lowrank", "pca_lowrank", "chalf",
+    "nn.functional.binary_cross_entropy", "nn.functional.multi_head_attention_forward"}  # fmt: skip
+
+
+@each((op for op in conformance.entries(torch.float32) if conformance.full_name(op) not in AUTOCAST), every=4)
+def test_autocast(op: OpInfo) -> None:
+    ran(conformance.check_autocast(op, torch.bfloat16, 1))
 
 
 @pytest.mark.grid

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <array>
@@ -30,7 +31,8 @@ constexpr const char* kDropout =
 constexpr const char* kBackward =
     "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor output, Tensor "
     "logsumexp, "
-    "Tensor? seed, Tensor? offset, bool is_causal, float scale, float dropout_p, bool bias_grad) -> (Tensor, Tensor, "
+    "Tensor? seed, Tensor? offset, bool is_causal, float scale, float dropout_p, bool bias_grad, bool[] heads_inside) "
+    "-> (Tensor, Tensor, "
     "Tensor, Tensor)";
 
 template <class F>
@@ -95,6 +97,7 @@ Forward forward(const Tensor& q, const Tensor& k, const Tensor& v, const OptTens
         std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool, double, bool);
     static const auto op = own<F>("tpu::attention");
     std::tie(out, lse) = op.call(q, k, v, bias, is_causal, scale_of(q, scale), inside);
+    seed = offset = at::empty({}, q.options().dtype(at::kLong));  // autograd of a compiled graph saves them
   }
   return {inside ? out.transpose(-3, -2) : out,
           lse,
@@ -117,10 +120,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Te
   const auto optional = [](const Tensor& t) { return t.defined() ? OptTensor(t) : OptTensor(); };
   using F = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                                                        const OptTensor&, const Tensor&, const Tensor&, const OptTensor&,
-                                                       const OptTensor&, bool, double, double, bool);
+                                                       const OptTensor&, bool, double, double, bool, c10::List<bool>);
   static const auto op = own<F>("tpu::attention_backward");
-  return op.call(grad, q, k, v, optional(bias), out, lse, optional(seed), optional(offset), is_causal,
-                 scale_of(q, scale), dropout_p, wanted[3] && bias.defined());
+  const bool dropped = dropout_p > 0;
+  const c10::List<bool> inside{has_heads_inside(q), has_heads_inside(k), has_heads_inside(v)};
+  auto [dq, dk, dv, dbias] = op.call(grad, q, k, v, optional(bias), out, lse, dropped ? optional(seed) : OptTensor(),
+                                     dropped ? optional(offset) : OptTensor(), is_causal, scale_of(q, scale), dropout_p,
+                                     wanted[3] && bias.defined(), inside);
+  const auto turned = [&](const Tensor& t, size_t i) { return inside[i] ? t.transpose(-3, -2) : t; };
+  return {turned(dq, 0), turned(dk, 1), turned(dv, 2), dbias};
 }
 
 }  // namespace

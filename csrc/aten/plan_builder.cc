@@ -492,7 +492,12 @@ class PlanBuilder {
     }
     const bool whole = lowering::covers(*arg.type, view) && arg.tensor->storage_offset() == 0;
     if (whole && arg.access == lowering::Access::Whole && !view.conj && !view.neg) {
-      // The slot takes on the written shape and dtype.
+      // The slot takes on the written shape and dtype. Where the old value is an operand of that size, its shape stays:
+      // its memory can carry the new one, and the next call has the same key.
+      for (const auto& [slot, base] : bases_) {
+        if (slot == arg.slot && base.dtype() == v.dtype() && base.numel() == v.numel())
+          v = hlo::reshape(v, base.dims());
+      }
     } else if (whole) {
       Value placeholder = hlo::full(graph(), *arg.type, 0);
       v = lowering::write(placeholder, view, {}, v);

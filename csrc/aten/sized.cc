@@ -7,6 +7,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/range.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/repeat_interleave_native.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
@@ -186,6 +188,19 @@ Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> output_si
   });
 }
 
+// Elements along dim, each as often as `repeats` says. PyTorch's own form selects by the exact number of positions,
+// which would compile for each; the padded ones are selected here, and the result is narrowed. Differentiable.
+Tensor repeat_elements(const Tensor& x, const Tensor& repeats, std::optional<int64_t> dim,
+                       std::optional<c10::SymInt> output_size) {
+  const int64_t rows = !dim ? x.numel() : x.dim() > 0 ? x.size(*dim) : 1;
+  if (output_size || repeats.dim() != 1 || repeats.size(0) != rows || rows <= 1 || repeats.device() != x.device())
+    return at::native::repeat_interleave_symint(x, repeats, dim, std::move(output_size));
+  const Tensor exact = at::repeat_interleave(repeats);
+  const int64_t total = exact.size(0), along = dim.value_or(0);
+  const Tensor padded = exact.as_strided({bucket(total)}, {1}, 0);
+  return (dim ? x : x.flatten()).index_select(along, padded).narrow(along, 0, total);
+}
+
 // The sizes of arange and range depend on numbers that a lowering takes at run time.
 template <Tensor& (*Sized)(const at::Scalar&, const at::Scalar&, const at::Scalar&, Tensor&)>
 Tensor& sequence(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, Tensor& out) {
@@ -325,6 +340,10 @@ void register_sized(torch::Library& library) {
   library.impl("unique_dim_consecutive", TORCH_FN(unique_dim_consecutive));
   library.impl("bincount", TORCH_FN(bincount));
   library.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
+  library.impl("repeat_interleave.self_Tensor", TORCH_FN(repeat_elements));
+  static auto* autograd =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  autograd->impl("repeat_interleave.self_Tensor", TORCH_FN(repeat_elements));
   library.impl("arange.start_out", TORCH_FN(sequence<size_arange>));
   library.impl("range.out", TORCH_FN(sequence<size_range>));
   library.impl("nonzero", TORCH_FN(nonzero_of));

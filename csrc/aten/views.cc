@@ -19,8 +19,10 @@
 #include <numeric>
 
 #include "aten/attention.h"
+#include "aten/composed.h"
 #include "aten/copy.h"
 #include "aten/error.h"
+#include "aten/grouped.h"
 #include "aten/kernel.h"
 #include "aten/sized.h"
 #include "aten/storage.h"
@@ -233,6 +235,8 @@ void register_views() {
   register_copies(m);
   register_sized(m);
   register_attention(m);
+  register_grouped(m);
+  register_composed(m);
 }
 
 }  // namespace tpu::aten

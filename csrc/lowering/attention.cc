@@ -186,15 +186,17 @@ TPU_LOWER("tpu::attention_dropout",
           },
           {.products = true, .no_meta = true});
 
+// Each gradient comes in the layout of its input, as heads_inside says.
 TPU_LOWER("tpu::attention_backward",
           [](Value grad, Value q, Value k, Value v, std::optional<Value> bias, Value o, Value lse,
              std::optional<Value> seed, std::optional<Value> offset, bool is_causal, double scale, double dropout_p,
-             bool bias_grad) {
+             bool bias_grad, std::vector<bool> heads_inside) {
             const Attention a{q, k, v, bias, is_causal, scale, dropout_p, seed ? Random{*seed, *offset} : Random{}};
             const Gradients g = backward(a, grad, o, lse);
             const DType t = q.dtype();
             Value dbias = bias_grad ? convert(sum_to(g.s, bias->dims()), bias->dtype()) : Value();
-            return std::tuple(convert(g.q, t), convert(g.k, t), convert(g.v, t), dbias);
+            return std::tuple(laid_out(convert(g.q, t), heads_inside[0]), laid_out(convert(g.k, t), heads_inside[1]),
+                              laid_out(convert(g.v, t), heads_inside[2]), dbias);
           },
           {.products = true, .no_meta = true});
 

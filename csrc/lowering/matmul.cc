@@ -138,6 +138,20 @@ TPU_LOWER("bmm",
           },
           {.products = true});
 
+// The accumulated products as they are.
+TPU_LOWER({"mm.dtype", "bmm.dtype"},
+          [](Value a, Value b, DType out) {
+            const int64_t r = a.rank();
+            TPU_CHECK(
+                b.rank() == r && (r == 2 || r == 3) && a.dim(r - 1) == b.dim(r - 2) && (r == 2 || a.dim(0) == b.dim(0)),
+                "mm: can't multiply ", to_string(a.type()), " and ", to_string(b.type()));
+            TPU_CHECK(
+                a.dtype() == b.dtype() && (out == a.dtype() || (out == F32 && (a.dtype() == BF16 || a.dtype() == F16))),
+                "mm: out_dtype must be the dtype of the operands, or float32 for bfloat16 and float16");
+            return convert(matmul(a, b), out);
+          },
+          {.products = true, .no_meta = true});
+
 // out = beta self + alpha (a b)
 TPU_LOWER("addmm",
           [](Value self, Value a, Value b, Scale beta, Scale alpha) {

@@ -52,4 +52,63 @@ TPU_LOWER("_weight_int8pack_mm", [](Value x, Value w, Value scales) {
   return convert(y * convert(reshape(scales, {1, w.dim(0)}), F32), x.dtype());
 });
 
+// Rounds to the grid of an integer type and back; true where the grid holds the number.
+TPU_LOWER("fake_quantize_per_tensor_affine_cachemask", [](Value x, Value scale, Value zero, int64_t low, int64_t high) {
+  TPU_CHECK(low <= high, "`quant_min` should be less than or equal to `quant_max`.");
+  const DType t = compute_dtype(x.dtype());
+  Value wide = convert(x, t), step = convert(scale, t), shift = convert(zero, t);
+  Value q = round_nearest_even(wide * (1 / step)) + shift;
+  const auto limit = [](int64_t v) { return static_cast<double>(v); };
+  Value y = (clip(q, limit(low), limit(high)) - shift) * step;
+  return std::tuple(convert(y, x.dtype()), ge(q, limit(low)) & le(q, limit(high)));
+});
+
+// Weights of 4 bits, two in a byte, the first of them in the high half: [n, k / 2]. The result has the shape that
+// PyTorch gives the tiles of a GPU, and holds the bytes in their order: it is only for _weight_int4pack_mm to read.
+TPU_LOWER("_convert_weight_to_int4pack",
+          [](Value w, int64_t tiles) {
+            TPU_CHECK(w.rank() == 2 && w.dtype() == U8, "_convert_weight_to_int4pack: expected a matrix of uint8, got ",
+                      to_string(w.type()));
+            TPU_CHECK(tiles == 2 || tiles == 4 || tiles == 8,
+                      "_convert_weight_to_int4pack: innerKTiles need to be 2, 4, or 8, got ", tiles);
+            const int64_t n = w.dim(0), k = w.dim(1) * 2;
+            TPU_CHECK(n % 8 == 0 && k % (tiles * 16) == 0,
+                      "_convert_weight_to_int4pack: expected n divisible by 8 and k by ", tiles * 16, ", got n = ", n,
+                      " and k = ", k);
+            const Dims shape{n / 8, k / (tiles * 16), 32, tiles / 2};
+            return bitcast_convert(reshape(w, {shape[0], shape[1], shape[2], shape[3], 4}), S32);
+          },
+          {.no_meta = true});
+
+// y = x w^T where w = (q - 8) scale + zero, with a scale and a zero for each group of `group` along k and each row of
+// w: scales_and_zeros is [k / group, n, 2].
+TPU_LOWER("_weight_int4pack_mm",
+          [](Value x, Value packed, int64_t group, Value scales_and_zeros) {
+            TPU_CHECK(x.rank() == 2 && (x.dtype() == BF16 || x.dtype() == F16 || x.dtype() == F32),
+                      "_weight_int4pack_mm: expected a matrix of float32, float16 or bfloat16, got ",
+                      to_string(x.type()));
+            TPU_CHECK(packed.rank() == 4 && packed.dtype() == S32,
+                      "_weight_int4pack_mm: expected the int32 result of _convert_weight_to_int4pack, got ",
+                      to_string(packed.type()));
+            const int64_t n = packed.dim(0) * 8, k = x.dim(1);
+            TPU_CHECK(packed.numel() * 8 == n * k, "_weight_int4pack_mm: expected weights of ", k, " columns, got ",
+                      packed.numel() * 8 / n);
+            TPU_CHECK(group == 32 || group == 64 || group == 128 || group == 256,
+                      "_weight_int4pack_mm: expect qGroupSize to be 32, 64, 128 or 256, got ", group);
+            const Dims per_group{k / group, n, 2};
+            TPU_CHECK(
+                k % group == 0 && scales_and_zeros.type().dims == per_group && scales_and_zeros.dtype() == x.dtype(),
+                "_weight_int4pack_mm: expected qScaleAndZeros of the first operand's dtype, [", k / group, ", ", n,
+                ", 2], got ", to_string(scales_and_zeros.type()));
+            Value bytes = reshape(bitcast_convert(packed, U8), {n, k / 2, 1});
+            Value four = like(bytes, 4);
+            Value q = concatenate({shift_right_logical(bytes, four), bytes & like(bytes, 15)}, 2);
+            q = reshape(convert(q, F32) - 8, {n, k / group, group});
+            Value parts = transpose(convert(scales_and_zeros, F32), {2, 1, 0});  // [2, n, k / group]
+            const auto part = [&](int64_t i) { return reshape(slice_dim(parts, 0, i, i + 1), {n, k / group, 1}); };
+            Value w = reshape(q * part(0) + part(1), {n, k});
+            return convert(matmul2(convert(x, F32), transpose(w, {1, 0}), F32, Precision::HIGHEST), x.dtype());
+          },
+          {.no_meta = true});
+
 }  // namespace tpu::lowering

@@ -70,6 +70,9 @@ Value hurwitz_zeta(Value s, Value q) {
   Value direct = zeta(s, q);
   Value sum = where(early(q) & is_finite(direct), end[1] + zeta(s, end[0]), direct);
   Value pole = le(q, 0) & eq(q, floor(q));
+  // At s = inf what Cephes' loops give: terms grow for q < 1, the first alone counts at 1, and inf * 0 above.
+  Value endless = where(lt(q, 1), like(q, kInf), where(eq(q, 1), like(q, 1), like(q, kNaN)));
+  sum = where(eq(s, kInf), endless, sum);
   return where(lt(s, 1), like(q, kNaN), where(pole, like(q, kInf), sum));
 }
 
