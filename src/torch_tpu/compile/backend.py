@@ -2,73 +2,164 @@
 """The Dynamo backend: an FX graph runs once on placeholder tensors, through the same kernels as
 eager; one StableHLO program for each kind of arguments comes out."""
 
+import os
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch.fx import GraphModule, Node
 
 from torch_tpu import _C
+from torch_tpu.compile import control_flow
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 
 
-def tpu(gm: torch.fx.GraphModule, example_inputs, **options):
-    """Backend for `torch.compile(backend="tpu")`.
+def tpu(gm: GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: dict | None = None) -> Any:
+    """Backend for `torch.compile(backend="tpu")`; docs/compile.md says what it does.
 
-    Keyword options of torch.compile (`mode`, `options`) are accepted; XLA chooses by itself.
-    Returns a function of the graph's inputs.
+    Every `mode` that PyTorch knows is accepted and means the same: XLA has no levels to choose from.
+    `options`: none are known; one that is given raises ValueError.
     """
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"torch.compile(backend='tpu'): unknown mode {mode!r}, expected one of {', '.join(MODES)}")
+    if options:
+        raise ValueError(f"torch.compile(backend='tpu'): unknown options {sorted(options)}; XLA takes none for one call")
     compiler = aot_autograd(
         fw_compiler=compile_graph,
         bw_compiler=compile_graph,
         inference_compiler=compile_graph,
+        partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
     return compiler(gm, example_inputs)
 
 
-def compile_graph(gm: torch.fx.GraphModule, example_inputs):
+def compile_graph(gm: GraphModule, example_inputs: Any = None) -> Callable[[list[Any]], list[Any]]:
     """One ATen graph as a callable in AOTAutograd's boxed convention: it takes a list and clears it.
 
     The program is compiled at the first call; inputs of another shape, dtype or view geometry get
-    a program of their own. Integers among the inputs (sizes) are part of the program.
+    a program of their own. Numbers among the inputs (sizes) are part of the program.
+    What can't be part of a program runs by itself, between the programs of what is around it.
     """
-    programs: dict[tuple, tuple] = {}
+    runner = _pieces(gm, host) if (host := _host_nodes(gm)) else _C.CompiledGraph(_Trace(gm))
 
-    def call(inputs: list):
-        numbers = tuple((i, x) for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor))
-        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        count = len(inputs)
-        inputs.clear()
-        if numbers not in programs:
-            programs[numbers] = _program(gm, numbers, count)
-        function, layout = programs[numbers]
-        results = function(tensors)
-        return [results[slot] if kind == "tensor" else slot for kind, slot in layout]
+    def call(inputs: list[Any]) -> list[Any]:
+        nonlocal runner
+        try:
+            return runner(inputs)
+        except _NotCaptured as failure:
+            runner = _pieces(gm, _host_nodes(gm) | {failure.node})
+        return call(inputs)
 
     call._boxed_call = True
     return call
 
 
-def _program(gm, numbers, count):
-    layout: list[tuple] = []
+class _NotCaptured(Exception):
+    """`node` did what a program can't express."""
 
-    def run(tensors):
-        arguments = [None] * count
-        for i, number in numbers:
-            arguments[i] = number
-        rest = iter(tensors)
-        for i in range(count):
-            if not any(i == j for j, _ in numbers):
-                arguments[i] = next(rest)
-        outputs = gm(*arguments)
-        if not isinstance(outputs, (tuple, list)):
-            outputs = (outputs,)
-        layout.clear()
-        kept = []
-        for output in outputs:
-            if isinstance(output, torch.Tensor):
-                layout.append(("tensor", len(kept)))
-                kept.append(output)
-            else:
-                layout.append(("constant", output))
-        return kept
+    def __init__(self, node: Node, why: str):
+        super().__init__(f"{node.target} at {user_line(node)}: {why}")
+        self.node = node
 
-    return _C.CompiledFunction(run), layout
+
+class _Trace(torch.fx.Interpreter):
+    """Runs the graph on placeholders, node by node, and knows where it is when one fails."""
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        outputs = self.run(*arguments, enable_io_processing=False)
+        return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            return super().run_node(n)
+        except Exception as error:
+            if n.op != "call_function" or isinstance(error, _NotCaptured):
+                raise
+            report(n, error)
+            raise _NotCaptured(n, str(error)) from error
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        replaced = control_flow.RANDOM.get(target)
+        return replaced(*args, **kwargs) if replaced else super().call_function(target, args, kwargs)
+
+
+def report(node: Node, error: Exception) -> None:
+    """Warns that `node` runs outside of the program, or raises, as TORCH_TPU_CPU_FALLBACK says."""
+    reason = str(error).split("\n")[0]
+    text = f"{node.target} at {user_line(node)} can't be part of a compiled program"
+    policy = os.environ.get("TORCH_TPU_CPU_FALLBACK")
+    if policy == "error":
+        raise NotImplementedError(f"{text}: {reason}") from error
+    if policy != "allow":
+        warnings.warn(f"{text} and runs by itself, between two programs: {reason}", stacklevel=2)
+
+
+def user_line(node: Node) -> str:
+    """Where in the user's code the node comes from, such as "model.py:25"."""
+    found = re.findall(r'File "(.*?)", line (\d+)', node.meta.get("stack_trace") or "")
+    return ":".join(found[-1]) if found else "an unknown line"
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def _host_nodes(gm: GraphModule) -> set[Node]:
+    """What computes on the CPU, or copies from there: numbers (rank 0) may be operands of a program."""
+    host = set()
+    for node in gm.graph.nodes:
+        if node.op != "call_function":
+            continue
+        made = _tensors(node.meta.get("val"))
+        given = [t for n in node.all_input_nodes for t in _tensors(n.meta.get("val"))]
+        if any(t.device.type == "cpu" for t in made) or any(t.device.type == "cpu" and t.dim() > 0 for t in given):
+            host.add(node)
+    return host
+
+
+def _pieces(gm: GraphModule, host: set[Node]) -> Callable[[list[Any]], list[Any]]:
+    """The graph cut before and after each of the `host` nodes, which run as eager calls."""
+    from torch.fx.passes.split_module import split_module
+
+    part, piece, in_host = {}, 0, None
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        if in_host is not None and in_host != (node in host):
+            piece += 1
+        in_host = node in host
+        part[node] = piece
+    eager = {f"submod_{part[node]}" for node in host}
+    split = split_module(gm, None, lambda node: part[node], keep_original_order=True)
+    for name, child in list(split.named_children()):
+        if name not in eager and name.startswith("submod_"):
+            setattr(split, name, _Piece(child))
+
+    def run(inputs: list[Any]) -> list[Any]:
+        arguments = list(inputs)
+        inputs.clear()
+        with torch.no_grad():
+            outputs = split(*arguments)
+        return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+    return run
+
+
+class _Piece(torch.nn.Module):
+    """A part of a graph that is a program, called as the module it was."""
+
+    def __init__(self, gm: GraphModule):
+        super().__init__()
+        self.single = not isinstance(gm.graph.output_node().args[0], (tuple, list))
+        self.program = compile_graph(gm)
+
+    def forward(self, *arguments: Any) -> Any:
+        outputs = self.program(list(arguments))
+        return outputs[0] if self.single else tuple(outputs)
