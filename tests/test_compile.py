@@ -100,6 +100,8 @@ def inputs_of(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     "kind", ["plain", "transposed", "offset", "strided", "duplicated", "overlapping", "broadcast"]
 )
 def test_inputs(kind: str, function: Callable[..., Any]) -> None:
+    if (kind, function) == ("overlapping", mutate):
+        pytest.skip("the CPU refuses to write to a part of what it reads")
     check(function, *inputs_of(kind))
 
 

@@ -87,6 +87,18 @@ CaptureScope::CaptureScope(runtime::Capture& of, hlo::Graph& into, int on, hlo::
 
 CaptureScope::~CaptureScope() { innermost = outer_; }
 
+void captured_checks(const runtime::ValueRef& offenders, const std::vector<lowering::RuntimeCheck>& checks) {
+  runtime::Capture* capture = runtime::Capture::current();
+  const Value all = capture->value_of(offenders);
+  if (&all.region() != &all.graph().body()) return;
+  for (size_t i = 0; i < checks.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    Value one = hlo::reshape(hlo::slice(all, {at}, {at + 1}, {1}), {});
+    // The call's info is the plan builder's own; lowerings only read it.
+    const_cast<lowering::CallInfo&>(lowering::call()).checks.push_back({one, checks[i].kind, checks[i].message});
+  }
+}
+
 Tensors captured_if(const at::Tensor& condition, const TensorFunction& then, const TensorFunction& otherwise,
                     const Tensors& operands) {
   CaptureScope& in = scope();

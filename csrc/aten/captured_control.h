@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hlo/graph.h"
+#include "lowering/op.h"
 #include "runtime/capture.h"
 
 namespace tpu::aten {
@@ -18,6 +19,10 @@ using TensorFunction = std::function<Tensors(const Tensors&)>;
 
 // Whether this thread's code is being captured, so that the functions below work.
 bool captures_control();
+
+// A launch with checks of values was captured: `offenders` (S64) is what `checks` judge. The plan that is being
+// built checks them then; those inside of a region are dropped, as a TPU does.
+void captured_checks(const runtime::ValueRef& offenders, const std::vector<lowering::RuntimeCheck>& checks);
 
 // if: both functions get `operands` and must give tensors of equal types.
 Tensors captured_if(const at::Tensor& condition, const TensorFunction& then, const TensorFunction& otherwise,

@@ -7,6 +7,7 @@
 
 #include <unordered_set>
 
+#include "aten/captured_control.h"
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/generator.h"
@@ -272,7 +273,12 @@ const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* st
       throw Error(error.kind(), name_ + ": " + error.what());
     }
   }
-  if (!plan->checks.empty()) raise_for_offenders(*plan, values);
+  if (!plan->checks.empty()) {
+    if (runtime::Capture::current())
+      captured_checks(values.back(), plan->checks);
+    else
+      raise_for_offenders(*plan, values);
+  }
   deliver(*plan, call, values, stack);
   return *plan;
 }

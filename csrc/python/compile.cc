@@ -14,8 +14,10 @@
 #include "aten/captured.h"
 #include "aten/captured_control.h"
 #include "aten/captured_run.h"
+#include "aten/copy.h"
 #include "aten/kernel.h"
 #include "python/bindings.h"
+#include "runtime/device.h"
 
 namespace py = pybind11;
 
@@ -109,7 +111,7 @@ class CompiledGraph {
       at::AutoDispatchBelowADInplaceOrView below;
       c10::List<at::Tensor> list;
       list.reserve(count);
-      for (const at::Tensor& t : tensors) list.push_back(t);
+      for (const at::Tensor& t : tensors) list.push_back(t.is_privateuseone() ? t : uploaded(t, tensors));
       stack.push_back(std::move(list));
       layout = static_cast<const Layout*>(kernel.call(op_, &stack).note.get());
     } catch (const aten::TraceFailed& failure) {
@@ -122,7 +124,9 @@ class CompiledGraph {
     }
     pending = outer;
     PyList_SetSlice(arguments.ptr(), 0, static_cast<Py_ssize_t>(count), nullptr);
-    return outputs(*layout, tensors, stack.back().toTensorList());
+    // A program without results of its own leaves an undefined tensor.
+    return outputs(*layout, tensors,
+                   stack.back().isTensorList() ? stack.back().toTensorList() : c10::List<at::Tensor>());
   }
 
   size_t programs() const { return py::len(numbers_); }
@@ -132,6 +136,15 @@ class CompiledGraph {
     static const lowering::OpDef& def =
         aten::captured_definition(c10::Dispatcher::singleton().findSchemaOrThrow("tpu::compiled", "").schema());
     return def;
+  }
+
+  // A number on the CPU among the device's tensors.
+  static at::Tensor uploaded(const at::Tensor& t, const std::vector<at::Tensor>& tensors) {
+    int device = runtime::current_device();
+    for (const at::Tensor& other : tensors) {
+      if (other.is_privateuseone()) device = other.device().index();
+    }
+    return aten::to_device(t, device);
   }
 
   // The kernel for these (position, number) pairs: each has programs of its own.

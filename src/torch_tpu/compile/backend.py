@@ -2,6 +2,7 @@
 """The Dynamo backend: an FX graph runs once on placeholder tensors, through the same kernels as
 eager; one StableHLO program for each kind of arguments comes out."""
 
+import operator
 import os
 import re
 import warnings
@@ -115,7 +116,8 @@ def _host_nodes(gm: GraphModule) -> set[Node]:
     """What computes on the CPU, or copies from there: numbers (rank 0) may be operands of a program."""
     host = set()
     for node in gm.graph.nodes:
-        if node.op != "call_function":
+        source = node.args[0] if node.target is operator.getitem else node
+        if node.op != "call_function" or source.target in control_flow.RANDOM:  # its state is the device's
             continue
         made = _tensors(node.meta.get("val"))
         given = [t for n in node.all_input_nodes for t in _tensors(n.meta.get("val"))]
@@ -124,18 +126,53 @@ def _host_nodes(gm: GraphModule) -> set[Node]:
     return host
 
 
-def _pieces(gm: GraphModule, host: set[Node]) -> Callable[[list[Any]], list[Any]]:
-    """The graph cut before and after each of the `host` nodes, which run as eager calls."""
-    from torch.fx.passes.split_module import split_module
+def _changed(node: Node) -> list[Node]:
+    """The arguments that the node writes to."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+    values = [node.args[i] if i < len(node.args) else node.kwargs.get(a.name) for i, a in enumerate(schema.arguments)]
+    leaves = [torch.utils._pytree.tree_leaves(v) for v, w in zip(values, written, strict=True) if w]
+    return [n for some in leaves for n in some if isinstance(n, Node)]
 
-    part, piece, in_host = {}, 0, None
+
+def _readers(node: Node) -> list[Node]:
+    """Who uses the node, itself or by way of a view."""
+    found = []
+    for user in node.users:
+        found.append(user)
+        if getattr(user.target, "is_view", False) or user.target is operator.getitem:
+            found += _readers(user)
+    return found
+
+
+def _levels(gm: GraphModule, host: set[Node]) -> dict[Node, int]:
+    """Even levels are programs, odd ones eager calls: as few of them as what depends on what allows."""
+    levels: dict[Node, int] = {}
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        if in_host is not None and in_host != (node in host):
-            piece += 1
-        in_host = node in host
-        part[node] = piece
+        before = list(node.all_input_nodes)
+        for changed in _changed(node):
+            before += [reader for reader in _readers(changed) if reader is not node]
+        for used in node.all_input_nodes:  # after what changed it
+            before += [user for user in used.users if user is not node and used in _changed(user)]
+        level = max((levels[n] for n in before if n in levels), default=-1 if node in host else 0)
+        levels[node] = level if level % 2 == (node in host) else level + 1
+    return levels
+
+
+def _pieces(gm: GraphModule, host: set[Node]) -> Callable[[list[Any]], list[Any]]:
+    """The graph cut before and after the `host` nodes, which run as eager calls."""
+    from torch.fx.passes.split_module import split_module
+
+    host = host | {user for node in host for user in node.users if user.target is operator.getitem}
+    part = _levels(gm, host)
+    fixed = [n for n in gm.graph.nodes if n not in part and n.op != "output"]
+    last = gm.graph.output_node()
+    for node in [*fixed, *sorted(part, key=part.__getitem__)]:  # sorting is stable
+        last.prepend(node)
     eager = {f"submod_{part[node]}" for node in host}
     split = split_module(gm, None, lambda node: part[node], keep_original_order=True)
     for name, child in list(split.named_children()):
