@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import subprocess_run
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
-
-import subprocess_run
 
 
 @pytest.fixture(autouse=True)
@@ -96,9 +95,7 @@ def inputs_of(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("function", [mutate, both])
-@pytest.mark.parametrize(
-    "kind", ["plain", "transposed", "offset", "strided", "duplicated", "overlapping", "broadcast"]
-)
+@pytest.mark.parametrize("kind", ["plain", "transposed", "offset", "strided", "duplicated", "overlapping", "broadcast"])
 def test_inputs(kind: str, function: Callable[..., Any]) -> None:
     if (kind, function) == ("overlapping", mutate):
         pytest.skip("the CPU refuses to write to a part of what it reads")
@@ -431,7 +428,7 @@ def test_an_error_leaves_the_device_usable() -> None:
 
     x = torch.arange(4.0).tpu()
     close(wrong(x, torch.tensor([1]).tpu()), torch.tensor([2.0]))
-    with pytest.raises(Exception):
+    with pytest.raises(RuntimeError, match="7"):
         torch.compile(lambda x: x @ torch.ones(7, 7, device="tpu"), backend="tpu")(x)
     close(wrong(x, torch.tensor([2]).tpu()), torch.tensor([3.0]))
     close(x + 1, torch.arange(4.0) + 1)
@@ -504,6 +501,28 @@ def test_modes(mode: str) -> None:
 def test_unknown_options() -> None:
     with pytest.raises(Exception, match="unknown options"):
         torch.compile(lambda x: x + 1, backend="tpu", options={"triton.cudagraphs": True})(BASE.tpu())
+
+
+def test_options_of_xla() -> None:
+    x = BASE.clone() / 7
+    given = x.tpu()
+    before = compiled_programs()
+    for options in ({}, {"xla_cpu_enable_fast_math": True}):
+        torch._dynamo.reset()
+        close(torch.compile(lambda x: x.sin() * 7, backend="tpu", options=options)(given), x.sin() * 7)
+    assert compiled_programs() - before == 2  # a program each
+    with torch.tpu.compiler.custom_compiler_options({"xla_no_such_option": 1}):
+        with pytest.raises(RuntimeError, match="xla_no_such_option"):
+            torch.compile(lambda x: x.sin() * 9, backend="tpu")(given)
+    close(torch.compile(lambda x: x.sin() * 9, backend="tpu")(given), x.sin() * 9)
+
+
+def test_backend_object() -> None:
+    from torch_tpu._internal.compile._backend import TpuBackend
+
+    gm = torch.fx.symbolic_trace(lambda x: (x.sin() + 1,))
+    close(TpuBackend()(gm, [BASE.tpu()])(BASE.tpu())[0], BASE.sin() + 1)
+    close(torch.compile(lambda x: x * 2, backend=TpuBackend())(BASE.tpu()), BASE * 2)
 
 
 def test_a_training_step_in_one_function() -> None:

@@ -20,8 +20,7 @@ using hlo::Values;
 thread_local CaptureScope* innermost = nullptr;
 
 CaptureScope& scope() {
-  if (!captures_control())
-    throw TraceFailed("control flow on the device outside of a compiled program");
+  if (!captures_control()) throw TraceFailed("control flow on the device outside of a compiled program");
   return *innermost;
 }
 
@@ -78,12 +77,7 @@ std::vector<Type> types_of(CaptureScope& in, const std::vector<Type>& arguments,
 bool captures_control() { return innermost && runtime::Capture::current() == &innermost->capture; }
 
 CaptureScope::CaptureScope(runtime::Capture& of, hlo::Graph& into, int on, hlo::Value first, hlo::Value start)
-    : capture(of),
-      graph(into),
-      device(on),
-      seed(first),
-      offset(start),
-      outer_(std::exchange(innermost, this)) {}
+    : capture(of), graph(into), device(on), seed(first), offset(start), outer_(std::exchange(innermost, this)) {}
 
 CaptureScope::~CaptureScope() { innermost = outer_; }
 
@@ -105,9 +99,9 @@ Tensors captured_if(const at::Tensor& condition, const TensorFunction& then, con
   Value p = captured_value(in.graph, condition, in.capture);
   p = hlo::convert(hlo::reshape(p, {}), DType::PRED);
   // Each branch may draw: the counters of both are reserved, and only one is used.
-  return tensors_of(in, hlo::if_(
-                            p, [&] { return values_of(in, then(operands)); },
-                            [&] { return values_of(in, otherwise(operands)); }));
+  return tensors_of(
+      in,
+      hlo::if_(p, [&] { return values_of(in, then(operands)); }, [&] { return values_of(in, otherwise(operands)); }));
 }
 
 Tensors captured_while(const Tensors& state, const TensorFunction& condition, const TensorFunction& body) {
@@ -164,8 +158,7 @@ Tensors captured_scan(const Tensors& carry, const Tensors& xs, const TensorFunct
           for (size_t i = carried; i < out.size(); ++i) {
             Dims one = out[i].dims();
             one.insert(one.begin(), 1);
-            next.push_back(
-                hlo::dynamic_update_slice(v[i + 1], hlo::reshape(out[i], one), corner(v[0], one.size())));
+            next.push_back(hlo::dynamic_update_slice(v[i + 1], hlo::reshape(out[i], one), corner(v[0], one.size())));
           }
           return next;
         });

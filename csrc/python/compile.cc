@@ -18,6 +18,7 @@
 #include "aten/kernel.h"
 #include "python/bindings.h"
 #include "runtime/device.h"
+#include "runtime/program.h"
 
 namespace py = pybind11;
 
@@ -83,9 +84,11 @@ thread_local Pending* pending = nullptr;
 // The numbers are part of the program.
 class CompiledGraph {
  public:
-  // trace(arguments): called with placeholder tensors, once for each program.
-  explicit CompiledGraph(py::object trace)
-      : op_(c10::Dispatcher::singleton().findSchemaOrThrow("tpu::compiled", "")), trace_(std::move(trace)) {}
+  // trace(arguments): called with placeholder tensors, once for each program. `options`: XLA's.
+  CompiledGraph(py::object trace, runtime::OptionsScope::Options options)
+      : op_(c10::Dispatcher::singleton().findSchemaOrThrow("tpu::compiled", "")),
+        trace_(std::move(trace)),
+        options_(std::move(options)) {}
 
   // Takes the arguments out of the list, as AOTAutograd's boxed convention has it, once the program is launched.
   py::list call(const py::list& arguments) {
@@ -109,6 +112,7 @@ class CompiledGraph {
     try {
       py::gil_scoped_release unlocked;
       at::AutoDispatchBelowADInplaceOrView below;
+      const runtime::OptionsScope scope(options_);
       c10::List<at::Tensor> list;
       list.reserve(count);
       for (const at::Tensor& t : tensors) list.push_back(t.is_privateuseone() ? t : uploaded(t, tensors));
@@ -247,6 +251,7 @@ class CompiledGraph {
 
   c10::OperatorHandle op_;
   py::object trace_;
+  runtime::OptionsScope::Options options_;
   py::dict numbers_;  // the pairs to a position among the kernels
   std::vector<std::unique_ptr<aten::OpKernel>> kernels_;
   aten::OpKernel* plain_ = nullptr;  // for no numbers at all
@@ -276,7 +281,8 @@ void init_compile(py::module_& m) {
       },
       py::arg("operators"), py::arg("function"));
   py::class_<CompiledGraph>(m, "CompiledGraph", "A function of tensors and numbers that runs as one program.")
-      .def(py::init<py::object>(), py::arg("trace"))
+      .def(py::init<py::object, runtime::OptionsScope::Options>(), py::arg("trace"),
+           py::arg("options") = runtime::OptionsScope::Options{})
       .def("__call__", &CompiledGraph::call, py::arg("arguments"))
       .def_property_readonly("programs", &CompiledGraph::programs);
   m.def(

@@ -2,6 +2,8 @@
 """The Dynamo backend: an FX graph runs once on placeholder tensors, through the same kernels as
 eager; one StableHLO program for each kind of arguments comes out."""
 
+import contextvars
+import functools
 import operator
 import os
 import re
@@ -15,6 +17,9 @@ from torch.fx import GraphModule, Node
 from torch_tpu import _C
 from torch_tpu.compile import control_flow
 
+# XLA's options for what is compiled in this context (torch.tpu.compiler).
+compiler_options: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("compiler_options", default={})  # noqa: B039
+
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 
 
@@ -22,44 +27,55 @@ def tpu(gm: GraphModule, example_inputs: list[Any], *, mode: str | None = None, 
     """Backend for `torch.compile(backend="tpu")`; docs/compile.md says what it does.
 
     Every `mode` that PyTorch knows is accepted and means the same: XLA has no levels to choose from.
-    `options`: none are known; one that is given raises ValueError.
+    `options`: XLA's own, such as {"xla_cpu_enable_fast_math": True}, for this function's programs.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     if mode is not None and mode not in MODES:
         raise ValueError(f"torch.compile(backend='tpu'): unknown mode {mode!r}, expected one of {', '.join(MODES)}")
-    if options:
-        raise ValueError(f"torch.compile(backend='tpu'): unknown options {sorted(options)}; XLA takes none for one call")
+    options = {**compiler_options.get(), **(options or {})}
+    if unknown := sorted(name for name in options if not name.startswith("xla_")):
+        raise ValueError(f"torch.compile(backend='tpu'): unknown options {unknown}; XLA's begin with xla_")
+    compile_one = functools.partial(compile_graph, options=options)
     compiler = aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
+        fw_compiler=compile_one,
+        bw_compiler=compile_one,
+        inference_compiler=compile_one,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
     return compiler(gm, example_inputs)
 
 
-def compile_graph(gm: GraphModule, example_inputs: Any = None) -> Callable[[list[Any]], list[Any]]:
+def compile_graph(
+    gm: GraphModule, example_inputs: Any = None, *, options: dict[str, Any] | None = None
+) -> Callable[[list[Any]], list[Any]]:
     """One ATen graph as a callable in AOTAutograd's boxed convention: it takes a list and clears it.
 
     The program is compiled at the first call; inputs of another shape, dtype or view geometry get
     a program of their own. Numbers among the inputs (sizes) are part of the program.
     What can't be part of a program runs by itself, between the programs of what is around it.
     """
-    runner = _pieces(gm, host) if (host := _host_nodes(gm)) else _C.CompiledGraph(_Trace(gm))
+    options = options or {}
+    host = _host_nodes(gm)
+    runner = _pieces(gm, host, options) if host else _C.CompiledGraph(_Trace(gm), _spelled(options))
 
     def call(inputs: list[Any]) -> list[Any]:
         nonlocal runner
         try:
             return runner(inputs)
         except _NotCaptured as failure:
-            runner = _pieces(gm, _host_nodes(gm) | {failure.node})
+            runner = _pieces(gm, host | {failure.node}, options)
         return call(inputs)
 
     call._boxed_call = True
     return call
+
+
+def _spelled(options: dict[str, Any]) -> list[tuple[str, Any]]:
+    """XLA takes a bool by its name; as an argument of C++ it would become a number."""
+    return [(name, str(value) if isinstance(value, bool) else value) for name, value in options.items()]
 
 
 class _NotCaptured(Exception):
@@ -163,7 +179,7 @@ def _levels(gm: GraphModule, host: set[Node]) -> dict[Node, int]:
     return levels
 
 
-def _pieces(gm: GraphModule, host: set[Node]) -> Callable[[list[Any]], list[Any]]:
+def _pieces(gm: GraphModule, host: set[Node], options: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
     """The graph cut before and after the `host` nodes, which run as eager calls."""
     from torch.fx.passes.split_module import split_module
 
@@ -177,7 +193,7 @@ def _pieces(gm: GraphModule, host: set[Node]) -> Callable[[list[Any]], list[Any]
     split = split_module(gm, None, lambda node: part[node], keep_original_order=True)
     for name, child in list(split.named_children()):
         if name not in eager and name.startswith("submod_"):
-            setattr(split, name, _Piece(child))
+            setattr(split, name, _Piece(child, options))
 
     def run(inputs: list[Any]) -> list[Any]:
         arguments = list(inputs)
@@ -192,10 +208,10 @@ def _pieces(gm: GraphModule, host: set[Node]) -> Callable[[list[Any]], list[Any]
 class _Piece(torch.nn.Module):
     """A part of a graph that is a program, called as the module it was."""
 
-    def __init__(self, gm: GraphModule):
+    def __init__(self, gm: GraphModule, options: dict[str, Any]):
         super().__init__()
         self.single = not isinstance(gm.graph.output_node().args[0], (tuple, list))
-        self.program = compile_graph(gm)
+        self.program = compile_graph(gm, options=options)
 
     def forward(self, *arguments: Any) -> Any:
         outputs = self.program(list(arguments))

@@ -19,9 +19,7 @@ def _cond(pred: Any, true_fn: Callable, false_fn: Callable, operands: Any) -> An
     if not _C.is_capturing() or not isinstance(pred, torch.Tensor):
         return cond_op_dense(pred, true_fn, false_fn, operands)
     tensors, rebuild = _split(operands)
-    return tuple(
-        _C.captured_if(pred, lambda *t: true_fn(*rebuild(t)), lambda *t: false_fn(*rebuild(t)), tensors)
-    )
+    return tuple(_C.captured_if(pred, lambda *t: true_fn(*rebuild(t)), lambda *t: false_fn(*rebuild(t)), tensors))
 
 
 def _while_loop(
