@@ -7,6 +7,7 @@ import functools
 import operator
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -61,13 +62,18 @@ def compile_graph(
     host = _host_nodes(gm)
     runner = _pieces(gm, host, options) if host else _C.CompiledGraph(_Trace(gm), _spelled(options))
 
+    cutting = threading.Lock()
+
     def call(inputs: list[Any]) -> list[Any]:
         nonlocal runner
+        tried = runner
         try:
-            return runner(inputs)
+            return tried(inputs)
         except _NotCaptured as failure:
-            runner = _pieces(gm, host | {failure.node}, options)
-        return call(inputs)
+            with cutting:
+                if runner is tried:
+                    runner = _pieces(gm, host | {failure.node}, options)
+        return runner(inputs)
 
     call._boxed_call = True
     return call
@@ -86,34 +92,50 @@ class _NotCaptured(Exception):
         self.node = node
 
 
-class _Trace(torch.fx.Interpreter):
-    """Runs the graph on placeholders, node by node, and knows where it is when one fails."""
+class _Trace:
+    """Runs the graph on placeholders. Several threads may, each with an interpreter of its own."""
+
+    def __init__(self, gm: GraphModule):
+        self.gm = gm
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        outputs = self.run(*arguments, enable_io_processing=False)
-        return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        interpreter = _Interpreter(self.gm)
+        try:
+            outputs = interpreter.run(*arguments, enable_io_processing=False)
+        except Exception:
+            if interpreter.failed is None:
+                raise
+            node, cause, why = interpreter.failed
+        else:
+            return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        report(node, why, cause)
+        raise _NotCaptured(node, why) from cause
+
+
+class _Interpreter(torch.fx.Interpreter):
+    """Runs node by node, and knows where it was when one failed."""
+
+    failed: tuple[Node, Exception, str] | None = None
 
     def run_node(self, n: Node) -> Any:
         try:
             return super().run_node(n)
         except Exception as error:
-            if n.op != "call_function" or isinstance(error, _NotCaptured):
-                raise
-            report(n, error)
-            raise _NotCaptured(n, str(error)) from error
+            if n.op == "call_function":
+                self.failed = n, error, str(error).split("\n")[0]
+            raise
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replaced = control_flow.RANDOM.get(target)
         return replaced(*args, **kwargs) if replaced else super().call_function(target, args, kwargs)
 
 
-def report(node: Node, error: Exception) -> None:
+def report(node: Node, reason: str, cause: Exception) -> None:
     """Warns that `node` runs outside of the program, or raises, as TORCH_TPU_CPU_FALLBACK says."""
-    reason = str(error).split("\n")[0]
     text = f"{node.target} at {user_line(node)} can't be part of a compiled program"
     policy = os.environ.get("TORCH_TPU_CPU_FALLBACK")
     if policy == "error":
-        raise NotImplementedError(f"{text}: {reason}") from error
+        raise NotImplementedError(f"{text}: {reason}") from cause
     if policy != "allow":
         warnings.warn(f"{text} and runs by itself, between two programs: {reason}", stacklevel=2)
 
