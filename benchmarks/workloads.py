@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One workload on one device, as a JSON line: seconds of the first step, and of the best later one.
 
-usage: python benchmarks/workloads.py cpu|tpu WORKLOAD
+usage: python benchmarks/workloads.py cpu|tpu WORKLOAD [compiled]
 """
 
 import json
@@ -46,8 +46,15 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(self.tokens(ids) + self.positions[: ids.shape[1]])))
 
 
+def maybe_compiled(device, function):
+    if "compiled" not in sys.argv:
+        return function
+    return torch.compile(function, backend="tpu" if device == "tpu" else "inductor")
+
+
 def trainer(device, model, x, y, loss_of):
     model, x, y = model.to(device), x.to(device), y.to(device)
+    model = maybe_compiled(device, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step():
@@ -74,12 +81,14 @@ def tiny_ops(device):
 
 def elementwise(device):
     a = torch.randn(1 << 24).to(device)
-    return lambda: (torch.tanh(a) * a + a.sigmoid())[:1].sum()
+    run = maybe_compiled(device, lambda a: torch.tanh(a) * a + a.sigmoid())
+    return lambda: run(a)[:1].sum()
 
 
 def matmul(device):
     a = torch.randn(2048, 2048).to(device)
-    return lambda: (a @ a)[0, 0]
+    run = maybe_compiled(device, lambda a: a @ a)
+    return lambda: run(a)[0, 0]
 
 
 def mlp_train(device):
@@ -102,7 +111,7 @@ def conv_train(device):
 
 
 def gpt_decode(device):
-    model, ids = GPT().to(device).eval(), torch.randint(256, (1, 128)).to(device)
+    model, ids = maybe_compiled(device, GPT().to(device).eval()), torch.randint(256, (1, 128)).to(device)
 
     @torch.no_grad()
     def step():

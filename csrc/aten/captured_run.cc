@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "aten/captured_control.h"
 #include "aten/storage.h"
 #include "hlo/math.h"
 
@@ -41,6 +42,12 @@ Value to_storage_order(Value v, std::vector<int64_t>& strides) {
   return v;
 }
 
+namespace {
+thread_local std::shared_ptr<const void> attached;
+}
+
+void attach_to_plan(std::shared_ptr<const void> note) { attached = std::move(note); }
+
 // A tensor like the call's, whose value is a placeholder for the graph's.
 at::Tensor CapturedRun::placeholder_of(size_t tensor, runtime::Capture& capture) const {
   const TensorArg& arg = call.tensors[tensor];
@@ -75,6 +82,7 @@ Value captured_value(hlo::Graph& graph, const at::Tensor& t, runtime::Capture& c
 
 Values CapturedRun::operator()() {
   runtime::Capture capture(graph, call.device, seed, offset);
+  CaptureScope scope(capture, graph, call.device, seed, offset);
   torch::jit::Stack stack;
   std::vector<at::Tensor> writable;
   std::vector<runtime::ValueRef> before;
@@ -110,11 +118,14 @@ Values CapturedRun::operator()() {
       stack.push_back(value);
     }
   }
+  std::shared_ptr<const void> outer = std::exchange(attached, nullptr);
   try {
     body(op, &stack);
   } catch (const std::exception& error) {
+    attached = std::move(outer);
     throw TraceFailed(error.what());
   }
+  note = std::exchange(attached, std::move(outer));
   Values results;
   if (stack.size() < returned.size()) throw TraceFailed("too few results");
   for (size_t i = 0; i < returned.size(); ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,9 @@ hlo::Value to_storage_order(hlo::Value v, std::vector<int64_t>& strides);
 // The graph's value of a tensor that captured code made or changed. Throws TraceFailed for one that is
 // not on the device.
 hlo::Value captured_value(hlo::Graph& graph, const at::Tensor& t, runtime::Capture& capture);
+
+// Called by a TensorBody: what the plan that is being built keeps for its callers.
+void attach_to_plan(std::shared_ptr<const void> note);
 
 // One run of a TensorBody on placeholders, its launches captured into `graph`.
 struct CapturedRun {
@@ -35,6 +39,7 @@ struct CapturedRun {
   std::vector<std::vector<int64_t>> strides = {};  // of the fresh results
   std::vector<std::pair<hlo::Value, runtime::ValueRef>> constants = {};
   uint64_t random_count = 0;
+  std::shared_ptr<const void> note = {};
 
   // Fresh results, then one for each of `written` (null: unchanged). Throws TraceFailed.
   hlo::Values operator()();

@@ -7,6 +7,7 @@
 
 #include <unordered_set>
 
+#include "aten/captured_control.h"
 #include "aten/copy.h"
 #include "aten/error.h"
 #include "aten/generator.h"
@@ -217,6 +218,10 @@ void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, to
   });
 }
 
+const OpPlan& OpKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  return guarded([&]() -> const OpPlan& { return run(op, stack, 0); });
+}
+
 void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto n = static_cast<ptrdiff_t>(args_.size());
   const std::optional<Narrowed> narrowed = expand_masks({&*(stack->end() - n), args_.size()}, writes_.empty());
@@ -224,7 +229,7 @@ void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* 
   if (narrowed) stack->back() = narrow_result(stack->back().toTensor(), *narrowed);
 }
 
-void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
+const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
   Call call;
   parse(stack, call);
   const uint64_t hash = hash_key(call);
@@ -238,8 +243,7 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
   if (!plan->resizes.empty()) [[unlikely]] {
     TORCH_CHECK(depth == 0, name_, ": the out= tensor did not take on the size of the result");
     for (const auto& [index, sizes] : plan->resizes) call.tensors[static_cast<size_t>(index)].tensor->resize_(sizes);
-    run(op, stack, 1);
-    return;
+    return run(op, stack, 1);
   }
   if (runtime::Capture* capture = runtime::Capture::current(); capture && call.random >= 0) {
     const auto start = static_cast<int64_t>(capture->reserve(plan->random_count));
@@ -269,9 +273,14 @@ void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int 
       throw Error(error.kind(), name_ + ": " + error.what());
     }
   }
-  // What a compiled program meets is known only when it runs, and it has no place to say so.
-  if (!plan->checks.empty() && !runtime::Capture::current()) raise_for_offenders(*plan, values);
+  if (!plan->checks.empty()) {
+    if (runtime::Capture::current())
+      captured_checks(values.back(), plan->checks);
+    else
+      raise_for_offenders(*plan, values);
+  }
   deliver(*plan, call, values, stack);
+  return *plan;
 }
 
 // As the CPU: what is written to may be one of the inputs, unless the operator reads elements elsewhere, but no part of

@@ -63,6 +63,7 @@ struct OpPlan {
   uint64_t random_count = 0;  // Philox counters that one call consumes
   // What the last result of the program, an S64 each, is judged by.
   std::vector<lowering::RuntimeCheck> checks;
+  std::shared_ptr<const void> note;  // what a captured body left for its caller
 };
 
 // A tensor argument of one call.
@@ -97,12 +98,14 @@ class OpKernel final : public c10::OperatorKernel {
   // With a `body`, the operator is captured from PyTorch code instead of lowered.
   OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool named, TensorBody body = {});
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  // The same for a captured body. Returns the plan that served the call, which lives as long as the kernel.
+  const OpPlan& call(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
  private:
   friend class PlanBuilder;
   bool mixes_devices(const torch::jit::Stack& stack) const;
   bool writes_twice(const torch::jit::Stack& stack) const;
-  void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
+  const OpPlan& run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
   void parse(torch::jit::Stack* stack, Call& call) const;
   void find_device(torch::jit::Stack* stack, Call& call) const;
   void parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call& call) const;

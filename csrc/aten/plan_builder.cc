@@ -397,6 +397,7 @@ class PlanBuilder {
       plan_->plan.constants.push_back(constant);
     }
     plan_->random_count = run.random_count;
+    plan_->note = std::move(run.note);
     return results;
   }
 

@@ -22,10 +22,12 @@ Trace::Trace(const lowering::Target& target, int device) : device_(device), targ
   seed_ = graph_.parameter({hlo::DType::U64, {}});
   offset_ = graph_.parameter({hlo::DType::U64, {}});
   capture_ = std::make_unique<runtime::Capture>(graph_, device, seed_, offset_, runtime::Capture::Reach::AllThreads);
+  scope_ = std::make_unique<CaptureScope>(*capture_, graph_, device, seed_, offset_);
 }
 
 Trace::~Trace() {
   restore();
+  scope_.reset();
   capture_.reset();
   active.store(nullptr);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "aten/captured_control.h"
 #include "aten/target.h"
 #include "hlo/graph.h"
 #include "runtime/capture.h"
@@ -61,6 +62,7 @@ class Trace {
   hlo::Value seed_, offset_;
   TargetScope target_;
   std::unique_ptr<runtime::Capture> capture_;
+  std::unique_ptr<CaptureScope> scope_;
   std::vector<at::Tensor> inputs_;  // keeps their storages alive
   hlo::Values parameters_;          // of them
   std::vector<Written> written_;    // inputs, and storages from before

@@ -76,16 +76,24 @@ pjrt::Executable load_from_disk(const Hash128& key, const std::string& options) 
   }
 }
 
+thread_local const OptionsScope::Options* scoped_options = nullptr;
+
 // Part of the cache key as well.
 std::string compile_options(bool cpu) {
   pjrt::CompileOptions options;
   options.env_overrides.emplace_back("xla_allow_excess_precision", allow_excess_precision());
   // Without this the CPU plugin's maximum and minimum drop NaN.
   if (cpu) options.env_overrides.emplace_back("xla_cpu_enable_fast_min_max", false);
+  if (scoped_options) {
+    for (const auto& option : *scoped_options) options.env_overrides.push_back(option);
+  }
   return pjrt::serialize(options);
 }
 
 }  // namespace
+
+OptionsScope::OptionsScope(const Options& options) : outer_(std::exchange(scoped_options, &options)) {}
+OptionsScope::~OptionsScope() { scoped_options = outer_; }
 
 void start_watching() { seen().on.store(true); }
 bool watching() { return seen().on.load(std::memory_order_relaxed); }

@@ -6,9 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/hash.h"
 #include "pjrt/executable.h"
+#include "pjrt/options.h"
 
 namespace tpu::runtime {
 
@@ -23,6 +26,19 @@ struct Program {
 // Finds the program of `mlir` in memory, then on disk, else compiles it and stores it. Two threads
 // that want the same program compile it once. Lives for the process. Throws tpu::Error.
 Program& find_program(const std::string& mlir, std::string_view name, std::string_view line = {});
+
+// XLA options, such as {"xla_cpu_enable_fast_math", true}, for the programs that this thread finds while it lives.
+class OptionsScope {
+ public:
+  using Options = std::vector<std::pair<std::string, pjrt::Option>>;
+  explicit OptionsScope(const Options& options);
+  ~OptionsScope();
+  OptionsScope(const OptionsScope&) = delete;
+  OptionsScope& operator=(const OptionsScope&) = delete;
+
+ private:
+  const Options* outer_;
+};
 
 // Programs that this process needed, for those who want to look at each: a queue that grows from
 // start_watching() on. `line`: of the user's Python.

@@ -37,5 +37,7 @@ def _wanted(op) -> bool:
 
 def register() -> None:
     """Registers every decomposition of an operator that is neither lowered nor a composite."""
+    from torch_tpu.compile import control_flow  # noqa: F401 registers PyTorch's higher-order operators
+
     table = torch._decomp.decomposition_table
     _C._register_decompositions([op.name() for op in table if _wanted(op)], _run)

@@ -137,8 +137,8 @@ def __getattr__(name: str) -> Any:
         return is_initialized()
     if name == "eager_mode":
         return EagerMode(_C.eager_mode())
-    if name == "ops":  # most programs don't need it
-        return importlib.import_module("torch_tpu.tpu.ops")
+    if name in ("compiler", "ops"):  # most programs don't need them
+        return importlib.import_module(f"torch_tpu.tpu.{name}")
     if name == "default_generators":  # opens the device, so not at import
         return tuple(_C.default_generator(i) for i in range(device_count()))
     raise AttributeError(f"module 'torch.tpu' has no attribute {name!r}")
