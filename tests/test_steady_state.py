@@ -211,7 +211,6 @@ def test_generation_with_static_cache(write: str) -> None:
     torch.testing.assert_close(logits(STEPS - 1), whole, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.xfail(reason="a compiled graph returns slices of one storage contiguous, and the backward's views fail")
 def test_compiled_training() -> None:
     torch.manual_seed(0)
     model = GPT().to("tpu")

@@ -126,6 +126,9 @@ class _Interpreter(torch.fx.Interpreter):
             raise
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.aten.view.default:
+            # A slice that was saved for the backward comes back contiguous, where its view needed the strides.
+            return args[0].reshape(args[1])
         replaced = control_flow.RANDOM.get(target)
         return replaced(*args, **kwargs) if replaced else super().call_function(target, args, kwargs)
 
