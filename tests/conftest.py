@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from torch_tpu import _C
+
 EXPECTED = Path(__file__).parent / "expected_failures.txt"
 ONLY_WITH = {"grid": "TORCH_TPU_TEST_GRID", "aot": "TORCH_TPU_TEST_AOT"}
 fallbacks: set[str] = set()
@@ -45,6 +47,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_teardown() -> None:
     if torch.tpu.is_initialized():  # after each: a test may reset the counts
         fallbacks.update(torch.tpu.fallback_stats())
+        # Each program takes memory maps, of which a process has some 65,000.
+        if _C.loaded_programs() > 4000:
+            torch.tpu.synchronize()
+            _C.unload_programs()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -10,6 +10,7 @@
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
 #include "runtime/precision.h"
+#include "runtime/program.h"
 
 namespace py = pybind11;
 
@@ -50,6 +51,8 @@ void init_runtime(py::module_& m) {
   m.def("set_allow_excess_precision", &runtime::set_allow_excess_precision, py::arg("allow"));
 
   m.def("counters", &counters);
+  m.def("loaded_programs", &runtime::loaded_programs);
+  m.def("unload_programs", &runtime::unload_programs, Unlocked());
   m.def("fallback_stats", &runtime::metrics::fallback_stats);
   m.def("reset_metrics", &runtime::metrics::reset);
 

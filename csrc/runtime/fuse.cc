@@ -222,7 +222,8 @@ class FusedGraph {
     for (const DeviceValue* value : inputs_) key.add(value->owners() == value->uses_ ? 1u : 2u);
 
     Compiled& compiled = cache_[key];
-    if (!compiled.program) {
+    if (!compiled.program || compiled.program->generation != program_generation()) {
+      compiled = {};
       try {
         compile(compiled, count, operand_end, scalar_end);
       } catch (...) {

@@ -46,7 +46,10 @@ struct Plan {
 
   // The executable; compiles or loads from disk on first use. Thread-safe.
   Program& program();
-  Program* program_if_ready() const { return program_.load(std::memory_order_acquire); }
+  Program* program_if_ready() const {
+    Program* found = program_.load(std::memory_order_acquire);
+    return found && found->generation == program_generation() ? found : nullptr;
+  }
 
  private:
   std::atomic<Program*> program_{nullptr};

@@ -29,11 +29,21 @@ struct KeyHash {
   size_t operator()(const Hash128& key) const { return static_cast<size_t>(key.lo()); }
 };
 
+std::atomic<uint64_t> current_generation{0};
+std::atomic<int64_t> loaded{0};
+
+struct Entries {
+  std::mutex mutex;
+  std::unordered_map<Hash128, std::unique_ptr<Entry>, KeyHash> of;
+};
+Entries& entries() {
+  static auto* instance = new Entries;
+  return *instance;
+}
+
 Entry& entry_of(const Hash128& key) {
-  static auto* mutex = new std::mutex;
-  static auto* entries = new std::unordered_map<Hash128, std::unique_ptr<Entry>, KeyHash>;
-  std::lock_guard lock(*mutex);
-  auto& slot = (*entries)[key];
+  std::lock_guard lock(entries().mutex);
+  auto& slot = entries().of[key];
   if (!slot) slot = std::make_unique<Entry>();
   return *slot;
 }
@@ -95,6 +105,21 @@ std::string compile_options(bool cpu) {
 OptionsScope::OptionsScope(const Options& options) : outer_(std::exchange(scoped_options, &options)) {}
 OptionsScope::~OptionsScope() { scoped_options = outer_; }
 
+uint64_t program_generation() { return current_generation.load(std::memory_order_acquire); }
+int64_t loaded_programs() { return loaded.load(); }
+
+void unload_programs() {
+  std::lock_guard lock(entries().mutex);
+  current_generation.fetch_add(1);
+  for (auto& [key, entry] : entries().of) {
+    std::lock_guard held(entry->mutex);
+    if (!entry->program) continue;
+    entry->program->executable = {};
+    entry->program.release();  // plans may still point at it, to see that its time is over
+    loaded.fetch_sub(1);
+  }
+}
+
 void start_watching() { seen().on.store(true); }
 bool watching() { return seen().on.load(std::memory_order_relaxed); }
 
@@ -135,6 +160,8 @@ Program& find_program(const std::string& mlir, std::string_view name, std::strin
     disk_cache::store(key, executable.serialize());
   }
   auto program = std::make_unique<Program>();
+  program->generation = program_generation();
+  loaded.fetch_add(1);
   program->key = key;
   program->name = std::string(name);
   program->temporary_bytes = executable.memory().temporaries;

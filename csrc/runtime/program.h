@@ -21,7 +21,15 @@ struct Program {
   std::string name;
   pjrt::Executable executable;
   int64_t temporary_bytes = 0;
+  uint64_t generation = 0;
 };
+
+// Programs of an earlier generation are unloaded: find_program() loads them again.
+uint64_t program_generation();
+int64_t loaded_programs();
+// Unloads every program: each takes memory maps, of which a process has some 65,000. No launch may be
+// under way in another thread.
+void unload_programs();
 
 // Finds the program of `mlir` in memory, then on disk, else compiles it and stores it. Two threads
 // that want the same program compile it once. Lives for the process. Throws tpu::Error.
