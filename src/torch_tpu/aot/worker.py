@@ -39,7 +39,7 @@ def lock_holder() -> int | None:
 def name_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
+            return file.read().replace(b"\0", b" ").replace(b"\n", b" ").decode(errors="replace").strip()[:120]
     except OSError:
         return "not visible from here"
 
