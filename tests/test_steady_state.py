@@ -33,6 +33,14 @@ def steady(step: Callable[[int], Tensor]) -> list[float]:
     return values
 
 
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+    """One update by the gradient of `loss`."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -131,12 +139,9 @@ def test_gpt_with_dropout() -> None:
         torch.manual_seed(i)
         batch = torch.stack([text[4 * i + j : 4 * i + j + 17] for j in range(4)])
         optimizer.param_groups[0]["lr"] = 1e-2 / (1 + i)
-        optimizer.zero_grad()
         with torch.autocast("tpu", dtype=torch.bfloat16):
             loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1).float(), batch[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return descend(optimizer, loss)
 
     values = steady(step)
     assert values[-1] < values[0]
@@ -155,12 +160,9 @@ def test_conv_net_with_batch_norm() -> None:
 
     def step(i: int) -> Tensor:
         optimizer.param_groups[0]["lr"] = 0.1 * 0.95**i
-        optimizer.zero_grad()
         noisy = images + torch.randn_like(images) * (0.01 * i)
         loss = F.cross_entropy(model(noisy), labels, label_smoothing=0.1)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return descend(optimizer, loss)
 
     values = steady(step)
     assert values[-1] < values[0]
@@ -221,11 +223,8 @@ def test_compiled_training() -> None:
     def step(i: int) -> Tensor:
         torch.manual_seed(i)
         optimizer.param_groups[0]["lr"] = 1e-2 / (1 + i)
-        optimizer.zero_grad()
         loss = F.cross_entropy(compiled(text[None, i : i + 16])[0], text[i + 1 : i + 17])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return descend(optimizer, loss)
 
     steady(step)
 
@@ -242,11 +241,8 @@ def test_compiled_training_of_mlp() -> None:
     def step(i: int) -> Tensor:
         torch.manual_seed(i)
         optimizer.param_groups[0]["lr"] = 1e-2 / (1 + i)
-        optimizer.zero_grad()
         loss = F.cross_entropy(compiled(text[i : i + 16]), text[i + 1 : i + 17])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return descend(optimizer, loss)
 
     values = steady(step)
     assert values[-1] < values[0]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/captured_control.h"
 
+#include <c10/util/strides.h>
+
 #include <utility>
 
 #include "aten/captured_run.h"
@@ -25,13 +27,7 @@ CaptureScope& scope() {
 }
 
 at::Tensor tensor_of(CaptureScope& in, Value v) {
-  Dims strides(v.dims().size());
-  int64_t dense = 1;
-  for (size_t d = strides.size(); d-- > 0;) {
-    strides[d] = dense;
-    dense *= std::max<int64_t>(v.dims()[d], 1);
-  }
-  return make_tensor(make_storage(in.device, in.capture.placeholder(v)), v.dims(), strides, 0,
+  return make_tensor(make_storage(in.device, in.capture.placeholder(v)), v.dims(), c10::contiguous_strides(v.dims()), 0,
                      scalar_type_of(v.dtype()));
 }
 

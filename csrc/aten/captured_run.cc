@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/captured_run.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -15,9 +17,9 @@ using hlo::DType;
 using hlo::Value;
 using hlo::Values;
 
-Value to_storage_order(Value v, std::vector<int64_t>& strides) {
-  const size_t rank = v.dims().size();
-  if (strides.size() == rank && v.numel() > 0) {
+Dims storage_order(const Dims& sizes, std::vector<int64_t>& strides) {
+  const size_t rank = sizes.size();
+  if (strides.size() == rank && hlo::numel(sizes) > 0) {
     Dims order(rank);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -26,20 +28,21 @@ Value to_storage_order(Value v, std::vector<int64_t>& strides) {
     int64_t dense = 1;
     bool is_dense = true;
     for (size_t k = rank; k-- > 0;) {
-      const int64_t size = v.dim(order[k]);
-      if (size == 1) continue;
-      if (strides[static_cast<size_t>(order[k])] != dense) is_dense = false;
-      dense *= size;
+      const auto d = static_cast<size_t>(order[k]);
+      if (sizes[d] == 1) continue;
+      if (strides[d] != dense) is_dense = false;
+      dense *= sizes[d];
     }
-    if (is_dense) return hlo::transpose(v, order);
+    if (is_dense) return order;
   }
-  strides.resize(rank);
-  int64_t dense = 1;
-  for (size_t d = rank; d-- > 0;) {
-    strides[d] = dense;
-    dense *= std::max<int64_t>(v.dims()[d], 1);
-  }
-  return v;
+  const c10::DimVector contiguous = c10::contiguous_strides(sizes);
+  strides.assign(contiguous.begin(), contiguous.end());
+  return {};
+}
+
+Value to_storage_order(Value v, std::vector<int64_t>& strides) {
+  const Dims order = storage_order(v.dims(), strides);
+  return order.empty() ? v : hlo::transpose(v, order);
 }
 
 namespace {

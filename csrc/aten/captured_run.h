@@ -11,8 +11,10 @@
 
 namespace tpu::aten {
 
-// The elements in the order that a storage of these strides holds them. Strides that leave gaps,
-// overlap or are missing become contiguous ones.
+// The dimensions in the order that a storage of these strides holds them; empty: as they stand. Strides
+// that leave gaps, overlap or are missing become contiguous ones.
+hlo::Dims storage_order(const hlo::Dims& sizes, std::vector<int64_t>& strides);
+// The elements in that order.
 hlo::Value to_storage_order(hlo::Value v, std::vector<int64_t>& strides);
 
 // The graph's value of a tensor that captured code made or changed. Throws TraceFailed for one that is

@@ -130,19 +130,26 @@ class PlanBuilder {
     }
   }
 
-  // Lists are many calls in one, each with tensors of its own.
-  void note_overlaps() {
-    if (kernel_.def_.options.lists) return;
-    std::vector<bool> written;
+  // The schema argument that each of the call's tensors belongs to.
+  std::vector<size_t> arguments_of_tensors() const {
+    std::vector<size_t> out;
     for (size_t i = 0; i < kernel_.args_.size(); ++i) {
       const ArgSpec& spec = kernel_.args_[i];
       if (spec.kind == Kind::Unused && !spec.written) continue;
-      written.insert(written.end(), spec.form == Form::Tensor ? 1 : tensors_in(i), spec.written);
+      out.insert(out.end(), spec.form == Form::Tensor ? 1 : tensors_in(i), i);
     }
-    for (size_t i = 0; i < written.size(); ++i) {
+    return out;
+  }
+
+  // Lists are many calls in one, each with tensors of its own.
+  void note_overlaps() {
+    if (kernel_.def_.options.lists) return;
+    const std::vector<size_t> from = arguments_of_tensors();
+    const auto written = [&](size_t tensor) { return kernel_.args_[from[tensor]].written; };
+    for (size_t i = 0; i < from.size(); ++i) {
       const TensorArg& out = call_.tensors[i];
-      for (size_t j = 0; j < written.size() && written[i] && out.tensor; ++j) {
-        if (!written[j] && call_.tensors[j].slot == out.slot)
+      for (size_t j = 0; j < from.size() && written(i) && out.tensor; ++j) {
+        if (!written(j) && call_.tensors[j].slot == out.slot)
           plan_->overlaps.emplace_back(static_cast<int>(i), static_cast<int>(j));
       }
     }
@@ -403,15 +410,7 @@ class PlanBuilder {
 
   // Whether a tensor of the call is an out= argument, which takes on the size of the result.
   bool is_out(int tensor) const {
-    int at = 0;
-    for (size_t i = 0; i < kernel_.args_.size(); ++i) {
-      const ArgSpec& spec = kernel_.args_[i];
-      if (spec.kind == Kind::Unused && !spec.written) continue;
-      const int count = spec.form == Form::Tensor ? 1 : static_cast<int>(tensors_in(i));
-      if (tensor < at + count) return op_.schema().arguments()[i].is_out();
-      at += count;
-    }
-    return false;
+    return op_.schema().arguments()[arguments_of_tensors()[static_cast<size_t>(tensor)]].is_out();
   }
 
   void place_results(Values& results) {

@@ -37,9 +37,7 @@ Trace* Trace::current() { return active.load(std::memory_order_acquire); }
 at::Tensor Trace::input(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
   hlo::Dims logical(sizes.begin(), sizes.end());
   std::vector<int64_t> order = strides.vec();
-  // Only for what the strides become: the parameter itself lies as the storage holds it.
-  hlo::Graph scratch;
-  to_storage_order(scratch.parameter({dtype_of(dtype), logical}), order);
+  storage_order(logical, order);
   hlo::Value v = graph_.parameter({dtype_of(dtype), physical_dims(sizes, order)});
   parameters_.push_back(v);
   inputs_.push_back(make_tensor(make_storage(device_, capture_->placeholder(v)), sizes, order, 0, dtype));

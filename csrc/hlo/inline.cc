@@ -37,16 +37,6 @@ bool overwrites_what_it_reads(const Values& operands) {
   return false;
 }
 
-Value update_by_select(const Values& operands) {
-  Value x = operands[0], update = operands[1];
-  Graph& graph = x.graph();
-  const Values at(operands.begin() + 2, operands.end());
-  Value placed = dynamic_update_slice(full(graph, x.type(), 0), update, at);
-  Value written = dynamic_update_slice(full(graph, {DType::PRED, x.dims()}, false),
-                                       full(graph, {DType::PRED, update.dims()}, true), at);
-  return select(written, placed, x);
-}
-
 class Inliner {
  public:
   Inliner(Graph& graph, const Graph& callee) : graph_(graph), live_(callee) {}
@@ -63,7 +53,7 @@ class Inliner {
       if (node.name == "stablehlo.dynamic_update_slice") {
         const Values operands = mapped(node.operands);
         if (overwrites_what_it_reads(operands)) {
-          map_[&node] = update_by_select(operands).node();
+          map_[&node] = update_by_select(operands[0], operands[1], {operands.begin() + 2, operands.end()}).node();
           continue;
         }
       }

@@ -378,4 +378,12 @@ Value take_along(Value x, Value indices, int64_t dim) {
   return gather(x, indices, dims, Dims(static_cast<size_t>(x.rank()), 1));
 }
 
+Value update_by_select(Value x, Value update, const Values& starts) {
+  Graph& graph = x.graph();
+  Value placed = dynamic_update_slice(full(graph, x.type(), 0), update, starts);
+  Value written = dynamic_update_slice(full(graph, {DType::PRED, x.dims()}, false),
+                                       full(graph, {DType::PRED, update.dims()}, true), starts);
+  return select(written, placed, x);
+}
+
 }  // namespace tpu::hlo

@@ -144,5 +144,7 @@ Value batch_matmul(Value a, Value b, std::optional<DType> result = {},
 Value take(Value x, Value indices, int64_t dim);
 // out[i..] = x[i.., indices[i..], i..] at dim: NumPy's take_along_axis, equal shapes but for dim.
 Value take_along(Value x, Value indices, int64_t dim);
+// dynamic_update_slice, but never in place: for an update that depends on x (see overwrites_what_it_reads).
+Value update_by_select(Value x, Value update, const Values& starts);
 
 }  // namespace tpu::hlo

@@ -291,10 +291,7 @@ Value write(Value base, const View& view, const Values& digits, Value update) {
   const Values at = corner(box, view, digits, graph);
   if (reinterpreted) {
     // Not in place: where the update comes from `base` too, XLA's CPU programs overwrite what they still read.
-    Value placed = dynamic_update_slice(zeros_like(boxed), v, at);
-    Value written = dynamic_update_slice(full(graph, {DType::PRED, boxed.dims()}, false),
-                                         full(graph, {DType::PRED, v.dims()}, true), at);
-    boxed = select(written, placed, boxed);
+    boxed = hlo::update_by_select(boxed, v, at);
   } else {
     boxed = dynamic_update_slice(boxed, v, at);
   }

@@ -51,7 +51,6 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
     fuse::record(plan, device, operands, scalars, results);
     return;
   }
-  for (const Operand& operand : operands) fuse::materialize(operand.value);
   Runtime& runtime = Runtime::get();
   Program& program = plan.program();
   memory::reserve(device, plan.result_bytes + program.temporary_bytes);
@@ -62,10 +61,11 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
   for (size_t i = 0; i < count; ++i) {
     const Param& param = plan.params[i];
     if (param.from == Param::From::Operand) [[likely]] {
-      args[i] = operands[static_cast<size_t>(param.index)].value->buffer().handle();
+      const ValueRef& value = operands[static_cast<size_t>(param.index)].value;
+      fuse::materialize(value);
+      args[i] = value->buffer().handle();
       TPU_CHECK(args[i] != nullptr, plan.name, ": ", kTraceEscaped);
-      TPU_CHECK(operands[static_cast<size_t>(param.index)].value->type() == param.type, plan.name,
-                ": another thread changed a tensor's shape during the call");
+      TPU_CHECK(value->type() == param.type, plan.name, ": another thread changed a tensor's shape during the call");
     } else if (param.from == Param::From::Constant) {
       args[i] = plan.constants[static_cast<size_t>(param.index)]->buffer().handle();
     } else {

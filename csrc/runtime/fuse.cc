@@ -79,10 +79,8 @@ class FusedGraph {
   // A compiled cut.
   struct Compiled {
     Program* program = nullptr;
-    std::string name;
     std::vector<int> inputs, scalars, outputs;  // of the program: positions in what the cut lists
     std::vector<const hlo::Type*> scalar_types;
-    std::vector<std::pair<int, int>> donated;  // parameter, output
     int64_t output_bytes = 0;
   };
 
@@ -144,27 +142,17 @@ class FusedGraph {
     held_.clear();
     for (const Param& param : step.plan->params) {
       if (param.from == Param::From::Scalar) {
-        held_.push_back(scalar_value(scalars_[scalar++], param.type, device_));
-        args_.push_back(held_.back()->buffer().handle());
+        push_scalar(scalars_[scalar++], param.type);
         continue;
       }
       DeviceValue& value = *operands_[operand++].get();
       value.check();
       args_.push_back(value.buffer().handle());
     }
-    Program& program = step.plan->program();
-    memory::reserve(device_, step.plan->result_bytes + program.temporary_bytes);
+    live_.clear();
+    for (size_t r = step.result; r < result_end; ++r) live_.push_back(static_cast<int>(r));
     const std::vector<int64_t> keep(step.plan->donated.begin(), step.plan->donated.end());
-    outs_.assign(result_end - step.result, nullptr);
-    pjrt::Event done;
-    Runtime& runtime = Runtime::get();
-    before_launch(device_);
-    program.executable.execute(args_.data(), args_.size(), outs_.data(), runtime.device(device_), keep.data(),
-                               keep.size(), &done);
-    for (size_t i = 0; i < outs_.size(); ++i)
-      results_[step.result + i]->fill(pjrt::Buffer(runtime.client().api(), outs_[i]));
-    metrics::count_launch();
-    after_launch(device_, std::move(done));
+    start(step.plan->program(), step.plan->result_bytes, keep);
   }
 
   void drop(size_t count, size_t operand_end, size_t scalar_end, size_t result_end) {
@@ -303,36 +291,40 @@ class FusedGraph {
         continue;
       given[at] = true;
       graph.alias(position[at], static_cast<int>(i));
-      compiled.donated.emplace_back(position[at], static_cast<int>(i));
     }
     const std::string name = "fused_" + std::to_string(count);
     TPU_LOG(2, "deferred graph of ", count, " operators, ", compiled.inputs.size(), " inputs, ", live_.size(),
             " results");
-    compiled.name = name;
     compiled.program = &find_program(hlo::print_mlir(graph, name), name, steps_[0].plan->line);
   }
 
   void execute(const Compiled& compiled) {
-    memory::reserve(device_, compiled.output_bytes + compiled.program->temporary_bytes);
-    Runtime& runtime = Runtime::get();
     args_.clear();
     held_.clear();
     for (int i : compiled.inputs) args_.push_back(inputs_[static_cast<size_t>(i)]->buffer().handle());
-    for (size_t i = 0; i < compiled.scalars.size(); ++i) {
-      held_.push_back(
-          scalar_value(scalars_[static_cast<size_t>(compiled.scalars[i])], compiled.scalar_types[i], device_));
-      args_.push_back(held_.back()->buffer().handle());
-    }
+    for (size_t i = 0; i < compiled.scalars.size(); ++i)
+      push_scalar(scalars_[static_cast<size_t>(compiled.scalars[i])], compiled.scalar_types[i]);
+    // Every aliased parameter is ours to give: it was so when the key was made.
+    start(*compiled.program, compiled.output_bytes, {});
+  }
+
+  void push_scalar(const Scalar& scalar, const hlo::Type* type) {
+    held_.push_back(scalar_value(scalar, type, device_));
+    args_.push_back(held_.back()->buffer().handle());
+  }
+
+  // Launches `program` on args_; the results live_ get its outputs. `keep`: arguments whose memory must survive.
+  void start(Program& program, int64_t output_bytes, const std::vector<int64_t>& keep) {
+    memory::reserve(device_, output_bytes + program.temporary_bytes);
+    Runtime& runtime = Runtime::get();
     outs_.assign(live_.size(), nullptr);
     pjrt::Event done;
     before_launch(device_);
-    // Every aliased parameter is ours to give: it was so when the key was made.
-    compiled.program->executable.execute(args_.data(), args_.size(), outs_.data(), runtime.device(device_), nullptr, 0,
-                                         &done);
+    program.executable.execute(args_.data(), args_.size(), outs_.data(), runtime.device(device_), keep.data(),
+                               keep.size(), &done);
     const PJRT_Api* api = runtime.client().api();
-    for (size_t i = 0; i < live_.size(); ++i) {
+    for (size_t i = 0; i < live_.size(); ++i)
       results_[static_cast<size_t>(live_[i])]->fill(pjrt::Buffer(api, outs_[i]));
-    }
     metrics::count_launch();
     after_launch(device_, std::move(done));
   }

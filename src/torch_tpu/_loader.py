@@ -14,7 +14,7 @@ _lock = threading.RLock()
 _loaded = False
 
 
-def _package_file(package: str, names: tuple[str, ...]) -> str:
+def package_file(package: str, names: tuple[str, ...]) -> str:
     """Path of the first file of an installed package that exists, without importing it; else ""."""
     try:
         spec = importlib.util.find_spec(package)
@@ -50,8 +50,8 @@ def _load() -> None:
 
     from torch_tpu import _C
 
-    _C.set_bundled_plugin(_package_file("fastatomstruct_xla_cpu", ("libpjrt_cpu.so",)))
-    _C.set_libtpu_path(_package_file("libtpu", ("libtpu.so",)))
+    _C.set_bundled_plugin(package_file("fastatomstruct_xla_cpu", ("libpjrt_cpu.so",)))
+    _C.set_libtpu_path(package_file("libtpu", ("libtpu.so",)))
 
     _C.set_library_folders(str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep)
 

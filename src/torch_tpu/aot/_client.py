@@ -3,7 +3,6 @@
 
 import atexit
 import glob
-import importlib.util
 import os
 import pickle
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu import _C
+from torch_tpu._loader import package_file
 from torch_tpu.aot.chips import valid_topologies
 
 IDLE_SECONDS = 3.0  # after which another process may have the library
@@ -38,11 +38,8 @@ class CompilerBusy(RuntimeError):
 
 def library() -> str:
     """Path of libtpu. RuntimeError says how to install it."""
-    spec = importlib.util.find_spec("libtpu")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "libtpu.so"
-        if path.is_file():
-            return str(path)
+    if path := package_file("libtpu", ("libtpu.so",)):
+        return path
     raise RuntimeError(
         "compiling for a TPU needs the package libtpu, which is not installed: pip install libtpu, or torch_tpu[tpu]"
     )
