@@ -17,6 +17,8 @@ import pytest
 import torch
 from subprocess_run import run
 from torch import nn
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 from torch_tpu import aot
 from torch_tpu.aot import _client, _watch, worker
@@ -113,6 +115,40 @@ def test_backward_and_training_step():
     step = aot.compile(Loss(live), (torch.empty(4, 256),), topology="v6e:2x2", optimizer=instance)
     assert step.donated == 3 + 4  # the norm's parameters are in no group
     assert all(p.grad is None for p in live.parameters()) and not instance.state
+
+
+@needs_libtpu
+def test_loops_count_as_often_as_they_run():
+    x = torch.empty(1024, 1024, device="tpu", dtype=torch.bfloat16)
+    product = 2 * 1024**3
+
+    def passes(state, weight, times):
+        zero = torch.zeros((), dtype=torch.int64, device=state.device)
+
+        def inner(i, c):
+            return i + 1, torch.tanh(c @ weight)
+
+        def outer(i, c):
+            return i - 2, while_loop(lambda i, c: i < 5, inner, (zero, c))[1]
+
+        return while_loop(lambda i, c: i > 0, outer, (torch.full_like(zero, 2 * times), state))[1]
+
+    def rows(state, weight, xs):
+        return scan(lambda c, row: (torch.tanh(c @ weight) + row, row.sum()), state, xs)
+
+    once = aot.compile(lambda c, w: torch.tanh(c @ w), (x, x))
+    scanned = aot.compile(rows, (x, x, torch.empty(16, 1024, 1024, device="tpu", dtype=torch.bfloat16)))
+    assert scanned.product_flops == 16 * product and scanned.mfu is not None
+    assert scanned.seconds > 8 * once.seconds and any("1 loops" in c for c in scanned.corrections)
+    two, four = (aot.compile(lambda c, w, n=n: passes(c, w, n), (x, x)) for n in (2, 4))
+    assert two.product_flops == 10 * product and four.product_flops == 20 * product
+    assert 1.5 < four.seconds / two.seconds < 2.5 and four.mfu is not None
+
+    def open_ended(state):
+        return while_loop(lambda c: c.sum() < 10, lambda c: (c * 2,), (state,))
+
+    report = aot.compile(open_ended, (x,))
+    assert report.mfu is None and any("lower bound" in c for c in report.corrections)
 
 
 @needs_libtpu

@@ -83,6 +83,7 @@ TracedProgram Trace::finish(const std::vector<at::Tensor>& outputs, const std::s
   }
   for (hlo::Value v : results) program.outputs.push_back(v.type());
   program.products = hlo::count_products(graph_);
+  program.loops = hlo::find_loops(graph_, name);
   program.text = hlo::print_mlir(graph_, name);
   return program;
 }

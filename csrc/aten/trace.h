@@ -11,6 +11,7 @@
 #include "aten/captured_control.h"
 #include "aten/target.h"
 #include "hlo/graph.h"
+#include "hlo/loops.h"
 #include "runtime/capture.h"
 #include "runtime/slot.h"
 
@@ -24,6 +25,7 @@ struct TracedProgram {
   std::vector<hlo::Type> outputs;  // results in order, what was written to after them
   int donated = 0;                 // parameters whose memory a result reuses
   hlo::Products products;
+  std::vector<hlo::Loop> loops;
 };
 
 // Runs PyTorch code on tensors without data and keeps what it would launch, on every thread, as one

@@ -135,14 +135,6 @@ class Graph {
 // Nodes that no result needs are left out. `module_name` must be an identifier.
 std::string print_mlir(const Graph& graph, std::string_view module_name);
 
-// What the graph's matrix products and convolutions cost, by the kind of arithmetic.
-struct Products {
-  double flops = 0;       // of all; the body of a loop counts once
-  double wide_flops = 0;  // of those, in float32 at Precision::HIGHEST
-  int loops = 0;          // while loops
-};
-Products count_products(const Graph& graph);
-
 // Short text for people, a line a node: "%3: f32[2,8] = exponential %2 {attributes}".
 std::string print_short(const Graph& graph);
 

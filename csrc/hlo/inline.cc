@@ -43,8 +43,11 @@ class Inliner {
 
   void bind(const Values& from, const Values& to) {
     TPU_INTERNAL(from.size() == to.size(), "inlining with ", to.size(), " arguments for ", from.size());
-    for (size_t i = 0; i < from.size(); ++i)
-      map_[from[i].node()] = to[i].node(), shift_[from[i].node()] = to[i].index();
+    for (size_t i = 0; i < from.size(); ++i) {
+      Values& results = bound_[from[i].node()];
+      results.resize(from[i].node()->results.size());
+      results[static_cast<size_t>(from[i].index())] = to[i];
+    }
   }
 
   void copy(const Region& region) {
@@ -68,8 +71,9 @@ class Inliner {
   Values mapped(const Values& values) const {
     Values out;
     for (Value v : values) {
-      const auto shift = shift_.find(v.node());
-      out.emplace_back(map_.at(v.node()), shift == shift_.end() ? v.index() : shift->second);
+      const auto bound = bound_.find(v.node());
+      out.push_back(bound == bound_.end() ? Value(map_.at(v.node()), v.index())
+                                          : bound->second[static_cast<size_t>(v.index())]);
     }
     return out;
   }
@@ -88,16 +92,21 @@ class Inliner {
   Graph& graph_;
   Numbering live_;
   std::unordered_map<const Node*, Node*> map_;
-  std::unordered_map<const Node*, int> shift_;  // a parameter may become any result of a node
+  std::unordered_map<const Node*, Values> bound_;  // a parameter may become any result of a node
 };
 
 }  // namespace
 
 Values inline_graph(Graph& graph, const Graph& callee, const Values& arguments) {
+  return inline_region(graph, callee, callee.body(), callee.body().arguments(), arguments);
+}
+
+Values inline_region(Graph& graph, const Graph& callee, const Region& region, const Values& given,
+                     const Values& arguments) {
   Inliner inliner(graph, callee);
-  inliner.bind(callee.body().arguments(), arguments);
-  inliner.copy(callee.body());
-  return inliner.mapped(callee.body().results());
+  inliner.bind(given, arguments);
+  inliner.copy(region);
+  return inliner.mapped(region.results());
 }
 
 }  // namespace tpu::hlo

@@ -37,6 +37,8 @@ constexpr Row kRows[] = {
      "the CPU plugin adds a row one by one"},
     {&Target::plain_extremes, "argmax, argmin", "extreme, then the first place that has it", "one reduce of pairs",
      "the CPU plugin makes vector code of plain reductions only"},
+    {&Target::plain_signature, "arguments and results", "as they are", "marked as whole on the device",
+     "a TPU's compiler then writes the result of a scatter once, where it wrote it twice"},
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ struct Target {
   bool scattered_positions = true;
   bool strip_sums = true;
   bool plain_extremes = true;
+  bool plain_signature = true;  // made where text meets the compiler: pjrt/signature.h
 
   bool is_cpu() const { return name == "CPU"; }
 };

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "pjrt/call.h"
+#include "pjrt/signature.h"
 
 namespace tpu::pjrt {
 namespace {
@@ -129,7 +130,8 @@ Buffer Client::from_host(const void* data, PJRT_Buffer_Type type, const int64_t*
 }
 
 Executable Client::compile(std::string_view mlir_text, std::string_view options) {
-  PJRT_Program program = mlir_program(mlir_text);
+  const std::string text = marked_for(platform_name(), mlir_text);
+  PJRT_Program program = mlir_program(text);
   auto a = args<PJRT_Client_Compile_Args>();
   a.client = handle_;
   a.program = &program;

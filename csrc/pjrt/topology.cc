@@ -2,6 +2,7 @@
 #include "pjrt/topology.h"
 
 #include "pjrt/call.h"
+#include "pjrt/signature.h"
 
 namespace tpu::pjrt {
 
@@ -53,7 +54,8 @@ std::map<std::string, std::string> Topology::attributes() const {
 }
 
 Compiled Topology::compile(std::string_view mlir_text, std::string_view options) const {
-  PJRT_Program program = mlir_program(mlir_text);
+  const std::string text = marked_for(platform_name(), mlir_text);
+  PJRT_Program program = mlir_program(text);
   auto a = args<PJRT_Compile_Args>();
   a.topology = handle_;
   a.program = &program;

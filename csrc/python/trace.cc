@@ -33,7 +33,9 @@ py::dict describe(const aten::TracedProgram& program) {
   out["donated"] = program.donated;
   out["product_flops"] = program.products.flops;
   out["wide_flops"] = program.products.wide_flops;
-  out["loops"] = program.products.loops;
+  py::list loops;
+  for (const hlo::Loop& loop : program.loops) loops.append(py::make_tuple(loop.around, loop.trips, loop.body));
+  out["loops"] = loops;
   return out;
 }
 

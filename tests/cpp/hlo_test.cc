@@ -7,6 +7,7 @@
 #include <numeric>  // brings std::reduce into overload resolution, as in a lowering file
 
 #include "base/error.h"
+#include "hlo/loops.h"
 #include "hlo/math.h"
 
 using namespace tpu;
@@ -165,6 +166,34 @@ void hashing() {
   CHECK(!(g.hash() == h.hash()));
 }
 
+void loops() {
+  Graph g;
+  Value x = g.parameter({DType::F32, {4, 4}});
+  const auto count = [&](int64_t first, int64_t by, const std::function<Value(Value)>& goes_on) {
+    Value w = g.parameter({DType::F32, {4, 4}});
+    return while_(
+        {scalar(g, DType::S32, int64_t{first}), x}, [&](const Values& s) { return goes_on(s[0]); },
+        [&](const Values& s) {
+          return Values{s[0] + like(s[0], by),
+                        dot_general(s[1], w, {{}, {}, {1}, {0}}, Precision::DEFAULT, DType::F32)};
+        });
+  };
+  Values results = {
+      count(0, 3, [](Value i) { return lt(i, 10); })[1],                         // 0 3 6 9
+      count(10, -2, [](Value i) { return ge(i, 0); })[1],                        // 10 8 6 4 2 0
+      count(1, 1, [&](Value i) { return ge(scalar(g, DType::S32, 5), i); })[1],  // 1 to 5
+      count(5, 1, [](Value i) { return lt(i, 5); })[1],                          // none
+      count(0, -1, [](Value i) { return lt(i, 5); })[1],                         // until the number wraps: not known
+  };
+  g.set_results(results);
+  const std::vector<Loop> found = find_loops(g, "f");
+  CHECK(found.size() == 5);
+  CHECK(found[0].trips == 4 && found[1].trips == 6 && found[2].trips == 5 && found[3].trips == 0 &&
+        found[4].trips == 0);
+  CHECK(contains(found[0].body, "%arg2: tensor<4x4xf32>") && contains(found[0].body, "stablehlo.dot_general"));
+  CHECK(found[4].body.empty());
+}
+
 void printing() {
   Graph g;
   Value x = g.parameter({DType::F32, {2, 3}});
@@ -215,6 +244,8 @@ int main() {
   shapes();
   errors();
   hashing();
+  loops();
+  loops();
   printing();
   if (failures == 0) std::puts("hlo_test: ok");
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

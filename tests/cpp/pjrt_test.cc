@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "pjrt/client.h"
+#include "pjrt/signature.h"
 #include "pjrt/topology.h"
 
 using namespace tpu;
@@ -117,6 +118,20 @@ void test_env() {
   CHECK(e.kind() == ErrorKind::Value && mentions(e, "warn|allow|error"));
   CHECK(env::table().size() == std::size(env::kSwitches));
   TPU_LOG(5, "never shown");
+}
+
+void test_signature() {
+  const std::string text =
+      "module @f {\n  func.func public @main(%arg0: tensor<2xcomplex<f32>> {tf.aliasing_output = 0 : i32}, %arg1: "
+      "tensor<i32>) -> (tensor<2xcomplex<f32>>, tensor<i32>) {\n    %0 = tensor<f32>\n  }\n}\n";
+  const std::string mark = "mhlo.sharding = \"{replicated}\"";
+  CHECK(marked_for("cpu", text) == text);
+  const std::string marked = marked_for("tpu", text);
+  CHECK(marked == "module @f {\n  func.func public @main(%arg0: tensor<2xcomplex<f32>> {" + mark +
+                      ", tf.aliasing_output = 0 : i32}, %arg1: tensor<i32> {" + mark +
+                      "}) -> (tensor<2xcomplex<f32>> {" + mark + "}, tensor<i32> {" + mark +
+                      "}) {\n    %0 = tensor<f32>\n  }\n}\n");
+  CHECK(marked_for("tpu", marked) == marked);
 }
 
 void test_plugin_errors() {
@@ -394,6 +409,7 @@ int main(int argc, char** argv) {
     {
       Executable add = client->compile(kAdd, options);
       test_env();
+      test_signature();
       test_plugin_errors();
       test_run(*client, add);
       test_donation(*client, options);

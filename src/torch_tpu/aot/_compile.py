@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_tpu.aot.compile: from PyTorch code to a compiled program and its report."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
 from torch_tpu.aot import _client
-from torch_tpu.aot._report import Report, describe
+from torch_tpu.aot._report import LoopTime, Report, describe, known_seconds
 from torch_tpu.aot.chips import parse_topology
 
 OptimizerLike = torch.optim.Optimizer | Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -57,7 +58,39 @@ def compile(
         reply = _client.compiler.compile(program.text, topology, hlo=True, serialized=True, wait=wait)
     except _client.OutOfDeviceMemory as error:
         return describe(program, chip, topology, None, str(error))
-    return describe(program, chip, topology, reply)
+    loops = _loop_seconds(program, topology, wait)
+    return describe(program, chip, topology, reply, loops=loops)
+
+
+def _loop_seconds(program: "Traced", topology: str, wait: float) -> LoopTime:
+    """The time that the compiler's figure leaves out: each pass of a loop after the first, by the figure of a
+    pass as a program of its own."""
+    total = LoopTime()
+    once: dict[str, float] = {}  # seconds of a pass, with the loops in it once
+    extra = [0.0] * len(program.loops)  # of all passes of a loop beyond one of each of its own
+    # Inner loops come after the loops around them.
+    for i in reversed(range(len(program.loops))):
+        around, trips, body = program.loops[i]
+        if not trips:
+            total.unknown += 1
+            continue
+        if body not in once:
+            try:
+                reply = _client.compiler.compile(body, topology, hlo=False, serialized=False, wait=wait)
+                once[body] = known_seconds(reply["cost"].get("optimal_seconds", math.nan))
+            except _client.CompileError:
+                once[body] = math.nan
+        if math.isnan(once[body]):
+            total.unknown += 1
+            continue
+        total.counted += 1
+        # extra[i] holds what the loops inside one pass add to it.
+        added = trips * (once[body] + extra[i]) - once[body]
+        if around < 0:
+            total.seconds += added
+        else:
+            extra[around] += added
+    return total
 
 
 @dataclass
@@ -69,9 +102,11 @@ class Traced:
     inputs: list[tuple[str, str]]  # name and type, such as ("weight", "bf16[8,8]")
     outputs: list[str]
     donated: int
-    product_flops: float  # of matrix products and convolutions, the body of a loop once
+    product_flops: (
+        float  # of matrix products and convolutions, bodies of loops as often as they run where that is known
+    )
     wide_flops: float  # of these in float32 at the highest precision
-    loops: int
+    loops: list[tuple[int, float, str]]  # the loop around (-1: none), passes (0: unknown), one pass as a program
     choices: list[tuple[str, str, str]] = field(default_factory=list)
 
 

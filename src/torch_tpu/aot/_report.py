@@ -38,7 +38,8 @@ class Report:
 
     `seconds` is the compiler's own estimate and never a measurement; `corrections` says what was done to
     it. `mfu`, the share of the chip's peak that the program's matrix products would reach in that time,
-    is None where a loop makes the estimate a lower bound. Recomputed products count as work.
+    is None where a loop that runs as long as its values say makes the estimate a lower bound. Recomputed
+    products count as work.
     """
 
     name: str
@@ -111,8 +112,23 @@ def _size(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
+@dataclass
+class LoopTime:
+    """What the passes of loops after the first add to an estimate."""
+
+    seconds: float = 0.0
+    counted: int = 0  # loops
+    unknown: int = 0  # loops whose passes are not known before they run, or whose body has no estimate
+
+
+def known_seconds(raw: float, least: float = 0.0) -> float:
+    """The compiler's figure without its operations of unknown cost, which count as -1 s each. No program takes
+    less than `least` seconds."""
+    return raw + max(0, math.ceil(-raw), math.ceil(least - raw) if least > 1 else 0)
+
+
 def estimate(
-    raw: float, flops: float, wide_flops: float, loops: int, bytes_touched: float, chip: Chip
+    raw: float, flops: float, wide_flops: float, loops: LoopTime, bytes_touched: float, chip: Chip
 ) -> tuple[float, float, list[str]]:
     """Corrected seconds, the roofline, and what was corrected.
 
@@ -121,10 +137,16 @@ def estimate(
     """
     corrections = []
     roofline = max(flops / chip.device_flops, bytes_touched / chip.device_bandwidth)
-    unknown = max(0, math.ceil(-raw), math.ceil(roofline - raw) if roofline > 1 else 0)
-    seconds = raw + unknown
-    if unknown:
-        corrections.append(f"{unknown} operations of unknown cost, -1 s each in the raw figure, were taken out")
+    seconds = known_seconds(raw, max(roofline - loops.seconds, 0.0))
+    if seconds != raw:
+        corrections.append(
+            f"{round(seconds - raw)} operations of unknown cost, -1 s each in the raw figure, were taken out"
+        )
+    if loops.counted:
+        seconds += loops.seconds
+        corrections.append(
+            f"{loops.seconds * 1e3:.3f} ms added: the bodies of {loops.counted} loops count once in the raw figure"
+        )
     if wide_flops:
         extra = (PASSES_OF_FLOAT32 - 1) * wide_flops / (chip.device_flops * PRODUCT_CEILING)
         seconds += extra
@@ -133,12 +155,19 @@ def estimate(
             f"{PASSES_OF_FLOAT32} passes and are rated as one; torch.set_float32_matmul_precision('high') or bfloat16 "
             "is faster"
         )
-    if loops:
-        corrections.append(f"{loops} loops, whose bodies count once: a lower bound")
+    if loops.unknown:
+        corrections.append(f"{loops.unknown} loops that run as long as their values say, counted once: a lower bound")
     return seconds, roofline, corrections
 
 
-def describe(program: Any, chip: Chip, topology: str, reply: dict[str, Any] | None, error: str = "") -> Report:
+def describe(
+    program: Any,
+    chip: Chip,
+    topology: str,
+    reply: dict[str, Any] | None,
+    error: str = "",
+    loops: LoopTime | None = None,
+) -> Report:
     """The report of a traced program and the compiler's reply, or its refusal for want of memory."""
     arguments = sum(type_bytes(t) for _, t in program.inputs)
     outputs = sum(type_bytes(t) for t in program.outputs)
@@ -180,7 +209,7 @@ def describe(program: Any, chip: Chip, topology: str, reply: dict[str, Any] | No
     memory, cost = reply["memory"], reply["cost"]
     raw = cost.get("optimal_seconds", math.nan)
     seconds, roofline, corrections = estimate(
-        raw, program.product_flops, program.wide_flops, program.loops, arguments + outputs, chip
+        raw, program.product_flops, program.wide_flops, loops := loops or LoopTime(), arguments + outputs, chip
     )
     limit = int(reply["attributes"].get("device_memory_bytes_limit", 0))
     return Report(
@@ -198,7 +227,7 @@ def describe(program: Any, chip: Chip, topology: str, reply: dict[str, Any] | No
         seconds=seconds,
         raw_seconds=raw,
         roofline_seconds=roofline,
-        mfu=None if program.loops else program.product_flops / seconds / chip.device_flops,
+        mfu=None if loops.unknown else program.product_flops / seconds / chip.device_flops,
         corrections=corrections,
         compile_seconds=reply["compile_seconds"],
         largest=_largest_inputs(program)[:8],

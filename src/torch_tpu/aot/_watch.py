@@ -17,7 +17,7 @@ from typing import Any
 
 from torch_tpu import _C
 from torch_tpu.aot import _client
-from torch_tpu.aot._report import _size, estimate
+from torch_tpu.aot._report import LoopTime, _size, estimate
 from torch_tpu.aot.chips import parse_topology
 
 
@@ -52,7 +52,7 @@ def judge(text: str, topology: str, *, wait: float = _client.WAIT_SECONDS, on_wa
         raw = reply["cost"].get("optimal_seconds", 0.0)
         memory = reply["memory"]
         verdict = Verdict(
-            seconds=estimate(raw, 0.0, 0.0, 0, 0.0, chip)[0],
+            seconds=estimate(raw, 0.0, 0.0, LoopTime(), 0.0, chip)[0],
             temporaries=memory["temporaries"],
             peak=memory["peak"],
             compile_seconds=reply["compile_seconds"],
