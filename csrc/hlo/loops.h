@@ -19,9 +19,9 @@ Products count_products(const Graph& graph);
 
 // A while loop, outer ones first.
 struct Loop {
-  int around = -1;    // the loop that it stands in; -1: none
-  double trips = 0;   // how often the body runs each time it is reached; 0: known only when it runs
-  std::string body;   // one pass as a module of its own; empty where trips are 0
+  int around = -1;   // the loop that it stands in; -1: none
+  double trips = 0;  // how often the body runs each time it is reached; 0: known only when it runs
+  std::string body;  // one pass as a module of its own; empty where trips are 0
 };
 // The loops of a graph. A count is known where a number that starts at a constant, and to which each pass
 // adds a constant, is compared with a constant.
