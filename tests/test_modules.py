@@ -26,11 +26,11 @@ def gradients(module: torch.nn.Module, inputs: Any, outs: Any, device: str) -> l
     return list(torch.autograd.grad(outs, ins, cotangents, allow_unused=True))
 
 
-def check(info: ModuleInfo, training: bool) -> int:
+def check(info: ModuleInfo, training: bool, dtype: torch.dtype = torch.float32) -> int:
     """Returns how many samples the CPU could run."""
     ran = 0
     conformance.seed(0)
-    made = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
+    made = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
     for n, sample in enumerate(made[:4]):
         conformance.seed(n)
         cpu = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
@@ -53,7 +53,7 @@ def check(info: ModuleInfo, training: bool) -> int:
         if training and info.name.removeprefix("nn.") in RANDOM:
             conformance.alike((got, moved_grads), (want, grads))
             continue
-        tolerance = conformance.tolerance(info, torch.float32)
+        tolerance = conformance.tolerance(info, dtype)
         conformance.close(got, want, f"sample {n}", **tolerance)
         conformance.close(moved_grads, grads, f"gradients of sample {n}", **tolerance)
         conformance.close(dict(tpu.named_buffers()), dict(cpu.named_buffers()), f"buffers of sample {n}", **tolerance)

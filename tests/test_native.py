@@ -14,7 +14,6 @@ from torch_tpu.__main__ import _served
 
 # Why an operator of the list has no kernel here.
 NOT_SERVED = {
-    "_fused_moving_avg_obs_fq_helper": "its flags live in tensors and decide on the host what runs: the CPU does it",
     "_nested_from_padded_tensor": "for nested tensors of the strided layout, which are not there",
     "_nested_get_jagged_dummy": "a method of the class NestedTensor; plain tensors have none",
     "_nested_get_lengths": "as above",
@@ -24,9 +23,6 @@ NOT_SERVED = {
     "_nested_get_ragged_idx": "as above",
     "_nested_get_values": "as above",
     "_nested_view_from_jagged": "as above",
-    "_scaled_dot_product_cudnn_attention": "cuDNN's alone: ours is ..._fused_attention_overrideable",
-    "_scaled_dot_product_cudnn_attention_backward": "as above",
-    "_scaled_grouped_mm": "float8 products in groups: the CPU has none to judge by",
     "native_norm": "for sparse tensors; they have norm",
 }
 
@@ -113,6 +109,140 @@ def test_fake_quantize() -> None:
     got, want = (torch.fake_quantize_per_tensor_affine(v, 0.02, 3, -20, 100) for v in (t, x))
     conformance.close(got, want)
     conformance.close(torch.autograd.grad(got.sum(), t), torch.autograd.grad(want.sum(), x))
+
+
+@pytest.mark.parametrize(
+    "shape, axis, per_row", [((4, 6), 0, False), ((4, 6), 0, True), ((3, 4, 5, 2), 0, True), ((7,), 0, False)]
+)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bounds", [(0, 255), (-128, 127), (0, 15)])
+def test_observed_fake_quantization(shape, axis, per_row, symmetric, bounds) -> None:
+    """Three steps of quantization-aware training: observed, observed and quantized, quantized alone."""
+    rows = shape[axis] if per_row else 1
+    state = [torch.full((rows,), float("inf")), torch.full((rows,), -float("inf")), torch.ones(rows)]
+    state += [torch.zeros(rows, dtype=torch.int32)]
+    moved = conformance.on_tpu(state)
+    fill = {0: 3.0, 1: 1e-6, 2: 0.0}  # 1e-6: below the smallest scale
+
+    def step(x, flags, state):
+        x = x.clone().requires_grad_()
+        flags = [torch.tensor([f], device=x.device) for f in flags]
+        y = torch.fused_moving_avg_obs_fake_quant(x, *flags, *state, 0.25, *bounds, axis, per_row, symmetric)
+        return y, *torch.autograd.grad(y.square().sum(), x), *state
+
+    before = dict(torch.tpu.fallback_stats())
+    for n, flags in enumerate([(1, 0), (1, 1), (0, 1), (1, 1), (0, 0)]):
+        x = torch.randn(shape) * fill[n % 3] + 0.1 * n
+        want = step(x, flags, state)
+        conformance.close(step(x.to("tpu"), flags, moved), want, f"step {n}")
+    assert dict(torch.tpu.fallback_stats()) == before
+
+
+def test_observed_fake_quantization_refuses() -> None:
+    for device in ("cpu", "tpu"):
+        on = torch.ones(1, device=device)
+        state = [torch.full((1,), v, device=device) for v in (0.0, 1.0, 1.0)]
+        state.append(torch.zeros(1, dtype=torch.int32, device=device))
+        for axis, per_row, why in [(2, False, "ch_axis must be < self.dim"), (1, True, "only supported on axis == 0")]:
+            with pytest.raises(RuntimeError, match=why):
+                torch.fused_moving_avg_obs_fake_quant(
+                    torch.ones(2, 2, device=device), on, on, *state, 0.1, 0, 255, axis, per_row
+                )
+
+
+@pytest.mark.parametrize(
+    "low, high", [(-1.0, 1.0), (0.0, 0.0), (float("inf"), -float("inf")), (-3.0, 0.0), (0.0, 1e-7)]
+)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_observed_parameters(low, high, symmetric) -> None:
+    def parameters(device):
+        state = [torch.tensor([v], device=device) for v in (low, high, 1.0)]
+        state.append(torch.tensor([5], dtype=torch.int32, device=device))
+        off, on = torch.tensor([0], device=device), torch.tensor([1], device=device)
+        x = torch.tensor([1.0, -1.0, 0.3], device=device)
+        return torch.fused_moving_avg_obs_fake_quant(x, off, on, *state, 0.1, 0, 255, 0, False, symmetric), *state
+
+    conformance.close(parameters("tpu"), parameters("cpu"))
+
+
+def grouped_by_hand(a, b, scale_a, scale_b, offsets):
+    """Each group by itself, in float64."""
+    groups = len(offsets) if offsets is not None else a.shape[0]
+    cuts = [0, *offsets.tolist()] if offsets is not None else None
+    a, b = a.double(), b.double()
+    parts = []
+    for g in range(groups):
+        span = slice(cuts[g], cuts[g + 1]) if cuts else None
+        if a.dim() == 2 and b.dim() == 2:
+            sa, sb = scale_a.view(groups, -1)[g], scale_b.view(groups, -1)[g]
+            parts.append((a[:, span] * sa[:, None]) @ (b[span] * sb))
+        elif a.dim() == 2:
+            parts.append((a[span] * scale_a[span, None]) @ (b[g] * scale_b[g]))
+        elif b.dim() == 2:
+            parts.append((a[g] * scale_a[g][:, None]) @ (b[:, span] * scale_b[span]))
+        else:
+            parts.append((a[g] * scale_a[g][:, None]) @ (b[g] * scale_b[g]))
+    if a.dim() == 2 and b.dim() == 3:
+        return torch.cat(parts)
+    return torch.cat(parts, 1) if a.dim() == 3 and b.dim() == 2 else torch.stack(parts)
+
+
+@pytest.mark.parametrize("ranks", [(2, 3), (2, 2), (3, 2), (3, 3)])
+def test_scaled_products_in_groups(ranks) -> None:
+    """The CPU has no kernel: judged by products in float64."""
+    m, k, n, groups = 48, 32, 16, 3
+    offsets = torch.tensor([16, 16, {(2, 3): m, (2, 2): k, (3, 2): n}.get(ranks, 0)], dtype=torch.int32)
+    a = torch.randn((groups, m, k) if ranks[0] == 3 else (m, k)).to(torch.float8_e4m3fn)
+    b = torch.randn((groups, n, k) if ranks[1] == 3 else (n, k)).to(torch.float8_e4m3fn).transpose(-2, -1)
+    own = groups if ranks == (2, 2) else 1
+    scale_a = torch.rand((groups, m) if ranks[0] == 3 else (m * own,)) + 0.5
+    scale_b = torch.rand((groups, n) if ranks[1] == 3 else (n * own,)) + 0.5
+    given = offsets if 2 in ranks else None
+    want = grouped_by_hand(a, b, scale_a, scale_b, given)
+    moved = conformance.on_tpu((a, b, scale_a, scale_b, given))
+    before = dict(torch.tpu.fallback_stats())
+    got = aten._scaled_grouped_mm(*moved, out_dtype=torch.bfloat16)
+    assert got.dtype == torch.bfloat16 and dict(torch.tpu.fallback_stats()) == before
+    torch.testing.assert_close(got.cpu().double(), want, rtol=8e-3, atol=1e-2)
+    with pytest.raises(RuntimeError, match="float8"):
+        aten._scaled_grouped_mm(moved[0].float(), *moved[1:])
+    with pytest.raises(RuntimeError, match="scale_a"):
+        aten._scaled_grouped_mm(*moved[:2], moved[2][:-1], *moved[3:])
+
+
+@pytest.mark.parametrize("zero", [torch.int32, torch.float32])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_fake_quantize_by_channel(axis, zero) -> None:
+    x = torch.randn(3, 3, 3)
+    scale, zero_point = torch.rand(3) + 0.01, torch.tensor([0, 3, -2]).to(zero)
+    same(lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, axis, -8, 7), x, scale, zero_point)
+    on = torch.tensor([1])
+    qparams = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+    same(lambda x, s, z, on: qparams(x, s, z, on, -8, 7), x, scale[:1], torch.tensor([2], dtype=torch.int32), on)
+
+
+def test_batch_norm_with_update() -> None:
+    x, w, b, mean, var = torch.randn(4, 3, 2), torch.rand(3), torch.rand(3), torch.zeros(3), torch.ones(3)
+    same(lambda *t: (*aten._batch_norm_with_update(*t, 0.1, 1e-5)[:3], *t[3:]), x, w, b, mean, var)
+
+
+def test_is_set_to() -> None:
+    x = torch.ones(4, device="tpu")
+    assert x.is_set_to(x.detach()) and x.is_set_to(torch.empty(0, device="tpu").set_(x))
+    assert not x.is_set_to(x[:2]) and not x.is_set_to(x.clone())
+
+
+def test_attention_by_cudnn_name() -> None:
+    q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
+    moved = conformance.on_tpu((q, k, v))
+    leaves = [t.requires_grad_() for t in moved]
+    out = aten._scaled_dot_product_cudnn_attention(*leaves, None, True, 0.0, True)[0]
+    own = [t.clone().requires_grad_() for t in (q, k, v)]
+    want = F.scaled_dot_product_attention(*own, is_causal=True)
+    conformance.close(out, want)
+    conformance.close(
+        torch.autograd.grad(out.sum(), leaves), torch.autograd.grad(want.sum(), own), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("norm_first", [True, False])

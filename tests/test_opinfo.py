@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every entry of PyTorch's op_db on tpu against the CPU (conformance.py). What fails stands in expected_failures.txt.
 
-TORCH_TPU_TEST_GRID=1 adds other dtypes, and runs all entries compiled and under autocast instead of a quarter.
+TORCH_TPU_TEST_GRID=1 runs all entries compiled and under autocast instead of a quarter, and the tests of
+test_device_type.py, which are of all dtypes.
 tools/opcheck.py runs more samples of what one names.
 """
 
@@ -84,15 +85,6 @@ AUTOCAST = {"addmv", "mv", "addr", "pinverse", "svd_lowrank", "pca_lowrank", "ch
 @each((op for op in conformance.entries(torch.float32) if conformance.full_name(op) not in AUTOCAST), every=4)
 def test_autocast(op: OpInfo) -> None:
     ran(conformance.check_autocast(op, torch.bfloat16, 1))
-
-
-@pytest.mark.grid
-@each(op_db)
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16, torch.complex64], ids=lambda d: str(d)[6:])
-def test_dtype(op: OpInfo, dtype: torch.dtype) -> None:
-    if dtype not in op.supported_dtypes("cpu"):
-        pytest.skip("not on the CPU either")
-    ran(conformance.check_forward(op, dtype, 1))
 
 
 # The forms that a TPU gets where they differ (csrc/lowering/target.h), run on virtual devices.

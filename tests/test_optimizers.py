@@ -65,8 +65,7 @@ def train(info: OptimizerInfo, kwargs: dict[str, Any], device: str, steps: int) 
     return params, programs
 
 
-@pytest.mark.parametrize("info, implementation", CASES)
-def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
+def check_optimizer(info: OptimizerInfo, implementation: str) -> None:
     for made in info.optim_inputs_func(device="cpu"):
         kwargs = {k: v for k, v in made.kwargs.items() if k not in ("foreach", "fused", "differentiable", "capturable")}
         if implementation == "fused" and any(isinstance(v, torch.Tensor) for v in kwargs.values()):
@@ -78,3 +77,8 @@ def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
         conformance.close(got, want, f"{made.desc}, {kwargs}", rtol=1e-5, atol=1e-5)
         grown = programs[2] - programs[1]
         assert not grown or info.step_requires_closure, f"{made.desc}: {grown} programs compiled in the third step"
+
+
+@pytest.mark.parametrize("info, implementation", CASES)
+def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
+    check_optimizer(info, implementation)

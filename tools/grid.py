@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's whole grid: every op_db entry in every dtype the CPU supports, forward and gradient, on tpu.
+"""PyTorch's whole grid on tpu: the tests that its harness makes in tests/test_device_type.py, in processes of their own.
 
-usage: python tools/grid.py [REGEX] [--dtype float32 ...] [--jobs 2] [--samples 2] [--results FILE] [--table FILE]
+usage: python tools/grid.py [REGEX] [--jobs 2] [--results FILE] [--table FILE]
        python tools/grid.py --table FILE --results FILE --only-table
 
-A worker process takes one entry at a time. One that dies or overruns the time limit counts as a crash or a hang
-of the case it was at, and another takes over. Results are JSON lines, a case each; one already in the file is not run
-again.
+A worker process takes the tests of one entry at a time. One that dies or overruns the time limit counts as a crash or a
+hang of the test it was at, and another takes over. Results are JSON lines, a test each; one already in the file is not
+run again. The exit status is 1 if a test fails that is not in tests/expected_failures.txt, or a listed one passes.
 """
 
 import argparse
@@ -24,31 +24,41 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
 DTYPES = [
     "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool", "uint8", "int8", "int16", "int32",
     "int64", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
 ]  # fmt: skip
-SECONDS = 180  # for one case
+OF_OPERATORS = ("forward", "gradient", "debug", "fused", "fused_gradient", "compiled", "tpu_forms")
+WHATS = (*OF_OPERATORS, "module", "optimizer")
+NAME = re.compile(rf"test_({'|'.join(sorted(WHATS, key=len, reverse=True))})_(.+)_tpu_({'|'.join(DTYPES)})")
+SECONDS = 180  # for one test
 PER_WORKER = 40  # entries, after which a fresh process bounds the memory
 MEMORY_MB = 6000
+PROGRAMS = 4000  # each takes memory maps, of which a process has some 65,000
 
-# ---- The worker: reads entries' names, writes a line for each case ------------------------------------------------
+# ---- The worker: reads names of tests, writes a line for each ------------------------------------------------------
 
 
-def worker(dtypes: list[str], samples: int) -> None:
+def worker() -> None:
+    import unittest
     import warnings
 
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(ROOT / "tests"))
     import conformance
+    import test_device_type
     import torch
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    from torch_tpu import _C
 
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an operator prints is no reply
     by_name = {conformance.full_name(op): op for op in op_db}
     captured = r"^PrivateUse1: registered at \S*captured\.cc"  # where decompositions are registered
+    tests = test_device_type.TestGridPRIVATEUSE1
+    tests.setUpClass()
 
     class Seen(TorchDispatchMode):
         """The operators that reach the device."""
@@ -87,13 +97,16 @@ def worker(dtypes: list[str], samples: int) -> None:
         name = str(dtype)[6:]
         return DTYPES.index(name) if name in DTYPES else 99
 
-    def case(op: Any, dtype: Any, what: str) -> tuple[str, str]:
-        check = conformance.check_forward if what == "forward" else conformance.check_gradient
-        try:
-            return ("pass", "") if check(op, dtype, samples if what == "forward" else 1) else ("none", "")
-        except Exception as error:
-            text = " / ".join(line.strip() for line in str(error).splitlines() if line.strip())
-            return "fail", f"{type(error).__name__}: {text[:400]}"
+    def run_test(name: str) -> tuple[str, str]:
+        found = unittest.TestResult()
+        tests(name).run(found)
+        if found.skipped:
+            return "none", ""
+        if not (found.errors or found.failures):
+            return "pass", ""
+        lines = [line.strip() for line in (found.errors + found.failures)[0][1].splitlines() if line.strip()]
+        last = next((n for n in reversed(range(len(lines))) if re.match(r"[\w.]*(Error|Exception)\b", lines[n])), -1)
+        return "fail", " / ".join(lines[last:])[:400]
 
     def say(**line: Any) -> None:
         reply.write(json.dumps(line) + "\n")
@@ -101,30 +114,23 @@ def worker(dtypes: list[str], samples: int) -> None:
 
     for line in sys.stdin:
         job = json.loads(line)
-        op = by_name[job["op"]]
-        for name in dtypes:
-            dtype = getattr(torch, name)
-            if dtype not in op.supported_dtypes("cpu"):
-                continue
-            for what in ("forward", "gradient"):
-                if what == "gradient" and not conformance.differentiable(op, dtype):
-                    continue
-                if [name, what] in job["done"]:
-                    continue
-                say(op=job["op"], dtype=name, what=what, result="started")
-                before, start = dict(torch.tpu.fallback_stats()), time.monotonic()
-                result, why = case(op, dtype, what)
-                after = torch.tpu.fallback_stats()
-                fell = sorted(k for k, v in after.items() if v != before.get(k, 0))
-                seconds = round(time.monotonic() - start, 2)
-                say(op=job["op"], dtype=name, what=what, result=result, why=why, cpu=fell, seconds=seconds)
-        if ["", "way"] not in job["done"] and op.supported_dtypes("cpu"):
-            say(op=job["op"], dtype="", what="way", result="started")
-            try:
-                served = way(op)
-            except Exception:  # the cases above say why
-                served = "not at all"
-            say(op=job["op"], dtype="", what="way", result=served)
+        for name in job["tests"]:
+            say(entry=job["entry"], test=name, result="started")
+            before, start = dict(torch.tpu.fallback_stats()), time.monotonic()
+            if name == "way":
+                try:
+                    result, why = way(by_name[job["entry"]]), ""
+                except Exception:  # the tests say why
+                    result, why = "not at all", ""
+            else:
+                result, why = run_test(name)
+            after = torch.tpu.fallback_stats()
+            fell = sorted(k for k, v in after.items() if v != before.get(k, 0))
+            seconds = round(time.monotonic() - start, 2)
+            say(entry=job["entry"], test=name, result=result, why=why, cpu=fell, seconds=seconds)
+            if _C.loaded_programs() > PROGRAMS:
+                torch.tpu.synchronize()
+                _C.unload_programs()
         full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MEMORY_MB * 1024
         say(idle=True, full=full)
 
@@ -133,8 +139,8 @@ def worker(dtypes: list[str], samples: int) -> None:
 
 
 class Worker:
-    def __init__(self, args: argparse.Namespace) -> None:
-        command = [sys.executable, __file__, "--worker", "--samples", str(args.samples), "--dtype", *args.dtype]
+    def __init__(self) -> None:
+        command = [sys.executable, __file__, "--worker"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -152,11 +158,12 @@ class Worker:
         self.process.wait()
 
 
-def entry(worker: Worker | None, name: str, done: list[list[str]], args: argparse.Namespace, record: Any) -> Any:
-    """Runs the cases of one entry, in as many processes as it takes. Returns a worker to go on with, or None."""
+def run_entry(worker: Worker | None, name: str, tests: list[str], record: Any) -> Worker | None:
+    """Runs the tests of one entry, in as many processes as it takes. Returns a worker to go on with, or None."""
+    left = list(tests)
     while True:
-        worker = worker or Worker(args)
-        worker.process.stdin.write(json.dumps({"op": name, "done": done}) + "\n")
+        worker = worker or Worker()
+        worker.process.stdin.write(json.dumps({"entry": name, "tests": left}) + "\n")
         worker.process.stdin.flush()
         at = None
         while True:
@@ -178,27 +185,40 @@ def entry(worker: Worker | None, name: str, done: list[list[str]], args: argpars
                 if at is None:
                     print(f"{name}: the worker did not start: {code}", file=sys.stderr)
                     return None
-                result = "hang" if line else "crash"
-                record({**at, "result": result, "why": f"exit {code}", "cpu": [], "seconds": 0})
-                done = [*done, [at["dtype"], at["what"]]]
+                record({**at, "result": "hang" if line else "crash", "why": f"exit {code}", "cpu": [], "seconds": 0})
+                left.remove(at["test"])
                 break
             at = line
             if line["result"] != "started":
                 record(line)
-                done = [*done, [line["dtype"], line["what"]]]
+                left.remove(line["test"])
+
+
+def entries() -> dict[str, list[str]]:
+    """The tests of each entry: of operators by PyTorch's name for them, of modules and optimizers by their class."""
+    import conformance
+    import test_device_type
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    names = {op.formatted_name: conformance.full_name(op) for op in op_db}
+    found: dict[str, list[str]] = {name: [] for name in names.values()}
+    for test in dir(test_device_type.TestGridPRIVATEUSE1):
+        if match := NAME.fullmatch(test):
+            what, of, _ = match.groups()
+            found.setdefault(names[of] if what in OF_OPERATORS else f"{what} {of}", []).append(test)
+    for name, tests in found.items():
+        if any(NAME.fullmatch(test)[1] in OF_OPERATORS for test in tests):
+            tests.append("way")
+    return found
 
 
 def run(args: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    names = [f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name for op in op_db]
-    done = collections.defaultdict(list)
-    for line in lines:
-        done[line["op"]].append([line["dtype"], line["what"]])
-    todo: queue.Queue[str] = queue.Queue()
-    for name in names:
-        if re.search(args.regex, name):
-            todo.put(name)
+    done = {(line["entry"], line["test"]) for line in lines}
+    todo: queue.Queue[tuple[str, list[str]]] = queue.Queue()
+    for name, tests in entries().items():
+        left = [test for test in tests if (name, test) not in done]
+        if left and re.search(args.regex, name):
+            todo.put((name, left))
     lock = threading.Lock()
     with open(args.results, "a") as file:
 
@@ -208,17 +228,16 @@ def run(args: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 if line["result"] in ("fail", "crash", "hang"):
-                    head = (line["op"], line["dtype"], line["what"], line["result"])
-                    print(*head, line["why"][:200], flush=True)
+                    print(line["entry"], line["test"], line["result"], line["why"][:200], flush=True)
 
         def serve() -> None:
             worker = None
             while True:
                 try:
-                    name = todo.get_nowait()
+                    name, tests = todo.get_nowait()
                 except queue.Empty:
                     break
-                worker = entry(worker, name, done[name], args, record)
+                worker = run_entry(worker, name, tests, record)
             if worker:
                 worker.stop()
 
@@ -227,6 +246,21 @@ def run(args: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+
+
+def surprises(lines: list[dict[str, Any]]) -> list[str]:
+    """Failures that are not listed, and listed ones that pass."""
+    from conftest import expected_failures
+
+    prefix = "test_device_type.py::TestGridPRIVATEUSE1::"
+    listed = [test.removeprefix(prefix) for test, _ in expected_failures() if test.startswith(prefix)]
+    known = re.compile("|".join(re.escape(test).replace(r"\*", ".*") for test in listed) or r"(?!)")
+    out = []
+    for line in lines:
+        bad, expected = line["result"] in ("fail", "crash", "hang"), known.fullmatch(line["test"]) is not None
+        if bad != expected and line["test"] != "way" and line["result"] != "none":
+            out.append(f"{line['test']}: {line['result']}{'' if bad else ', though listed as a failure'}")
+    return out
 
 
 # ---- The table ---------------------------------------------------------------------------------------------------
@@ -240,91 +274,107 @@ SHORT = {
 
 HEAD = """# Operators
 
-Generated by `make grid`: PyTorch's own samples of each `op_db` entry on `tpu`, judged against the CPU with PyTorch's
-tolerances, in each dtype the CPU supports but `complex32`. `*` after a dtype: its gradient passes as well.
+Generated by `make grid`: the tests that PyTorch's harness makes of its `op_db`, `module_db` and `optim_db` for device
+`tpu` (`tests/test_device_type.py`), judged against the CPU with PyTorch's tolerances, in each dtype the CPU supports
+but `complex32`. `*` after a dtype: its gradient passes as well.
 
 - native: the operator has a lowering of its own. composite: PyTorch writes it in terms of others, which have.
 - decomposition: PyTorch's Python decomposition, captured into one program. CPU fallback: some step runs on the CPU.
+
+What fails stands in `tests/expected_failures.txt`, with reasons.
 """
+COLUMNS = {
+    "forward": "forward", "gradient": "gradient", "debug": "debug mode", "fused": "fused mode",
+    "fused_gradient": "fused, gradient", "compiled": "torch.compile", "tpu_forms": "forms for a TPU",
+}  # fmt: skip
 
 
-def count(lines: list[dict[str, Any]]) -> tuple[int, int]:
+def count(lines: list[dict[str, Any]]) -> str:
     results = [line["result"] for line in lines if line["result"] != "none"]
-    return results.count("pass"), len(results)
-
-
-def percent(lines: list[dict[str, Any]]) -> str:
-    good, total = count(lines)
-    return f"{good} of {total} ({100 * good / total:.2f} %)" if total else "-"
+    return f"{results.count('pass')} of {len(results)}" if results else ""
 
 
 def totals(lines: list[dict[str, Any]]) -> str:
-    cases = [line for line in lines if line["what"] != "way"]
-    rows = ["| dtype | forward | gradient |", "|---|---|---|"]
-    for dtype in DTYPES:
-        mine = [line for line in cases if line["dtype"] == dtype]
-        by = {w: percent([line for line in mine if line["what"] == w]) for w in ("forward", "gradient")}
-        if mine:
-            rows.append(f"| {dtype} | {by['forward']} | {by['gradient']} |")
-    by = {w: percent([line for line in cases if line["what"] == w]) for w in ("forward", "gradient")}
-    rows.append(f"| all | {by['forward']} | {by['gradient']} |")
-    # A pair passes if its forward and its gradient do.
-    pairs = collections.defaultdict(list)
-    for line in cases:
-        pairs[line["op"], line["dtype"]].append(line["result"])
-    judged = [set(results) - {"none"} for results in pairs.values()]
+    """The passes by dtype and mode, as Markdown."""
+    by = collections.defaultdict(list)
+    pairs = collections.defaultdict(set)
+    for line in lines:
+        if match := NAME.fullmatch(line["test"]):
+            what, _, dtype = match.groups()
+            by[what, dtype].append(line)
+            by[what, "all"].append(line)
+            if what in ("forward", "gradient"):
+                pairs[line["entry"], dtype].add(line["result"])
+    rows = ["| dtype | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for dtype in [*DTYPES, "all"]:
+        cells = [count(by[what, dtype]) for what in COLUMNS]
+        if any(cells):
+            rows.append(f"| {dtype} | " + " | ".join(cells) + " |")
+    judged = [results - {"none"} for results in pairs.values()]
     good, total = sum(r == {"pass"} for r in judged), sum(bool(r) for r in judged)
-    rows += ["", f"Operator and dtype, forward and gradient together: {good} of {total} ({100 * good / total:.2f} %)."]
+    bad = collections.Counter(line["result"] for line in lines if line["result"] in ("crash", "hang"))
+    rows += [
+        "",
+        f"Operator and dtype, forward and gradient together: {good} of {total} ({100 * good / max(total, 1):.2f} %). "
+        f"Crashes: {bad['crash']}, hangs: {bad['hang']}.",
+        f"Modules in float32 and float64, training and evaluation: {count(by['module', 'all'])}. "
+        f"Optimizers, in each of their implementations: {count(by['optimizer', 'all'])}.",
+    ]
     return "\n".join(rows)
 
 
 def table(lines: list[dict[str, Any]]) -> str:
     ways, cells = {}, collections.defaultdict(dict)
     for line in lines:
-        if line["what"] == "way":
-            ways[line["op"]] = line["result"]
-        else:
-            cells[line["op"]][line["dtype"], line["what"]] = line["result"]
+        if line["test"] == "way":
+            ways[line["entry"]] = line["result"]
+        elif (match := NAME.fullmatch(line["test"])) and match[1] in OF_OPERATORS:
+            cells[line["entry"]][match[3], match[1]] = line["result"]
     served = collections.Counter(ways.values())
     out = [HEAD, "How the entries are served: " + ", ".join(f"{n} {w}" for w, n in served.most_common()) + ".", ""]
     out += [totals(lines), "", "| operator | served as | passes | fails |", "|---|---|---|---|"]
     for name in sorted(cells):
         passes, fails = [], []
         for dtype in DTYPES:
-            forward, gradient = (cells[name].get((dtype, w)) for w in ("forward", "gradient"))
-            if forward == "pass":
-                passes.append(SHORT[dtype] + ("*" if gradient == "pass" else ""))
-            elif forward not in (None, "none"):
-                fails.append(SHORT[dtype] + ("" if forward == "fail" else f" ({forward})"))
-            if gradient in ("fail", "crash", "hang"):
-                fails.append(SHORT[dtype] + " gradient" + ("" if gradient == "fail" else f" ({gradient})"))
+            if cells[name].get((dtype, "forward")) == "pass":
+                passes.append(SHORT[dtype] + ("*" if cells[name].get((dtype, "gradient")) == "pass" else ""))
+            for what in COLUMNS:
+                result = cells[name].get((dtype, what))
+                if result in ("fail", "crash", "hang"):
+                    mode = "" if what == "forward" else f" {COLUMNS[what]}"
+                    fails.append(SHORT[dtype] + mode + ("" if result == "fail" else f" ({result})"))
+        if not passes and fails:
+            fails = ["all"]
         out.append(f"| {name} | {ways.get(name, '?')} | {' '.join(passes)} | {', '.join(fails)} |")
     return "\n".join(out) + "\n"
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("regex", nargs="?", default=".")
-    parser.add_argument("--dtype", nargs="*", default=DTYPES)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--results", default="build/grid.jsonl")
     parser.add_argument("--table")
     parser.add_argument("--only-table", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        return worker(args.dtype, args.samples)
+        worker()
+        return 0
     path = Path(args.results)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    start = time.monotonic()
     if not args.only_table:
         run(args, lines)
     if args.table:
         Path(args.table).write_text(table(lines))
     print(totals(lines))
-    return None
+    found = surprises(lines)
+    print(f"{len(lines)} tests in {(time.monotonic() - start) / 60:.0f} minutes; not as listed: {len(found)}")
+    print("\n".join(found))
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,14 +2,24 @@
 #include "aten/attention.h"
 
 #include <ATen/Context.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_safe_softmax.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <torch/library.h>
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 
@@ -56,6 +66,12 @@ bool fused_fits(const Tensor& q, const Tensor& k, const Tensor& v) {
          v.numel() > 0;
 }
 
+// Forward mode needs operators that have a rule for it, as the plain products of the math form have.
+bool has_tangent(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto has = [](const Tensor& t) { return t._fw_grad(/*level=*/0).defined(); };
+  return has(q) || has(k) || has(v);
+}
+
 int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor&, double, bool, std::optional<double>,
                bool enable_gqa) {
   const auto& context = at::globalContext();
@@ -64,7 +80,8 @@ int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const OptTenso
   const bool fused = context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() ||
                      context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
   const bool same_heads = q.dim() < 3 || k.dim() < 3 || q.size(-3) == k.size(-3);
-  if (fused && (same_heads || enable_gqa) && fused_fits(q, k, v)) return static_cast<int64_t>(SDPBackend::overrideable);
+  if (fused && (same_heads || enable_gqa) && fused_fits(q, k, v) && !(math && has_tangent(q, k, v)))
+    return static_cast<int64_t>(SDPBackend::overrideable);
   return static_cast<int64_t>(math ? SDPBackend::math : SDPBackend::error);
 }
 
@@ -131,6 +148,100 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad, const Te
   return {turned(dq, 0), turned(dk, 1), turned(dv, 2), dbias};
 }
 
+// The same gradients in operators that have gradients themselves: for a backward whose graph is kept. With
+// P = softmax(scale q k^T + bias) and dP = dO v^T: dS = P (dP - rowsum(dP P)), dq = scale dS k, dk = scale dS^T q,
+// dv = P^T dO. In float32 where the inputs are shorter.
+std::tuple<Tensor, Tensor, Tensor, Tensor> differentiable_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                                   const Tensor& v, const Tensor& bias, bool is_causal,
+                                                                   bool bias_grad, double scale) {
+  const at::ScalarType t = q.scalar_type(), wide = at::toOpMathType(t);
+  const int64_t heads = q.size(-3), shared = k.size(-3);
+  const auto spread = [&](const Tensor& x) {
+    return shared == heads ? x.to(wide) : x.to(wide).repeat_interleave(heads / shared, -3);
+  };
+  // The sum over the query heads that share one.
+  const auto gathered = [&](const Tensor& x) {
+    if (shared == heads) return x.to(t);
+    return x.unflatten(-3, {shared, heads / shared}).sum(-3).to(t);
+  };
+  const Tensor query = q.to(wide), key = spread(k), value = spread(v), dout = grad.to(wide);
+  Tensor scores = at::matmul(query, key.transpose(-2, -1)) * scale;
+  if (is_causal) {
+    const Tensor seen = at::ones({q.size(-2), k.size(-2)}, q.options().dtype(at::kBool)).tril();
+    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  }
+  if (bias.defined()) {
+    scores = bias.scalar_type() == at::kBool
+                 ? scores.masked_fill(bias.logical_not(), -std::numeric_limits<double>::infinity())
+                 : scores + bias.to(wide);
+  }
+  const Tensor p = at::_safe_softmax(scores, -1);
+  const Tensor dp = at::matmul(dout, value.transpose(-2, -1));
+  const Tensor ds = p * (dp - (dp * p).sum(-1, /*keepdim=*/true));
+  Tensor dbias;
+  if (bias_grad) dbias = at::sum_to(ds, bias.sizes()).to(bias.scalar_type());
+  return {(at::matmul(ds, key) * scale).to(t), gathered(at::matmul(ds.transpose(-2, -1), query) * scale),
+          gathered(at::matmul(p.transpose(-2, -1), dout)), dbias};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> autograd_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                             const Tensor& v, const Tensor& bias,
+                                                             std::array<bool, 4> wanted, const Tensor& out,
+                                                             const Tensor& lse, const Tensor& cum_q,
+                                                             const Tensor& cum_k, c10::SymInt max_q, c10::SymInt max_k,
+                                                             double dropout_p, bool is_causal, const Tensor& seed,
+                                                             const Tensor& offset, std::optional<double> scale) {
+  bool kept = false;
+  for (const Tensor* t : {&grad, &q, &k, &v, &bias}) kept |= t->defined() && t->requires_grad();
+  if (kept && at::GradMode::is_enabled()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        dropout_p == 0,
+        "scaled_dot_product_attention: the gradient of its gradient is not implemented for TPU with dropout; "
+        "use torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)");
+    return differentiable_backward(grad, q, k, v, bias, is_causal, wanted[3] && bias.defined(), scale_of(q, scale));
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  return at::_scaled_dot_product_fused_attention_overrideable_backward_symint(
+      grad, q, k, v, bias, wanted, out, lse, cum_q, cum_k, std::move(max_q), std::move(max_k), dropout_p, is_causal,
+      seed, offset, scale);
+}
+
+// Under vmap: the plain products, which have rules for it. The backward below asks for no logsumexp.
+Forward batched_forward(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& bias, double dropout_p,
+                        bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dropout_p == 0 && !return_debug_mask,
+                              "scaled_dot_product_attention: dropout under vmap is not implemented for TPU; use "
+                              "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)");
+  const Tensor out = std::get<0>(at::_scaled_dot_product_attention_math(
+      q, k, v, bias, dropout_p, is_causal, std::nullopt, scale, /*enable_gqa=*/q.size(-3) != k.size(-3)));
+  const Tensor none = at::empty({}, q.options().dtype(at::kLong));
+  return {out, out.select(-1, 0), Tensor(), Tensor(), q.sym_size(-2), k.sym_size(-2), none, none, Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batched_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
+                                                            const Tensor& v, const Tensor& bias,
+                                                            std::array<bool, 4> wanted, const Tensor&, const Tensor&,
+                                                            const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
+                                                            double, bool is_causal, const Tensor&, const Tensor&,
+                                                            std::optional<double> scale) {
+  return differentiable_backward(grad, q, k, v, bias, is_causal, wanted[3] && bias.defined(), scale_of(q, scale));
+}
+
+// cuDNN's names for the same.
+Forward cudnn_forward(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& bias, bool, double dropout_p,
+                      bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+  return forward(q, k, v, bias, dropout_p, is_causal, return_debug_mask, scale);
+}
+std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                  const Tensor& out, const Tensor& lse, const Tensor& seed,
+                                                  const Tensor& offset, const Tensor& bias, const Tensor& cum_q,
+                                                  const Tensor& cum_k, c10::SymInt max_q, c10::SymInt max_k,
+                                                  double dropout_p, bool is_causal, std::optional<double> scale) {
+  auto [dq, dk, dv, dbias] = backward(grad, q, k, v, bias, {true, true, true, false}, out, lse, cum_q, cum_k,
+                                      std::move(max_q), std::move(max_k), dropout_p, is_causal, seed, offset, scale);
+  return {dq, dk, dv};
+}
+
 }  // namespace
 
 void define_attention(torch::Library& tpu) {
@@ -141,6 +252,15 @@ void register_attention(torch::Library& aten) {
   aten.impl("_fused_sdp_choice", TORCH_FN(choose));
   aten.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(forward));
   aten.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(backward));
+  aten.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnn_forward));
+  aten.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnn_backward));
+  static auto* autograd =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  autograd->impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(autograd_backward));
+  static auto* batched =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::FuncTorchBatched, __FILE__, __LINE__);
+  batched->impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(batched_forward));
+  batched->impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(batched_backward));
 }
 
 }  // namespace tpu::aten

@@ -36,6 +36,11 @@ Tensor& into(const Tensor& result, Tensor& out) {
   return out.copy_(result);
 }
 
+bool is_set_to(const Tensor& self, const Tensor& other) {
+  return self.storage().is_alias_of(other.storage()) && self.storage_offset() == other.storage_offset() &&
+         self.sizes() == other.sizes() && self.strides() == other.strides();
+}
+
 // ---- add_relu ----
 
 void check_add_relu(const Tensor& x) {
@@ -79,6 +84,12 @@ void assert_async_msg(const Tensor& x, std::string_view message) {
   TORCH_CHECK(x.is_nonzero(), message);
 }
 void assert_async(const Tensor& x) { assert_async_msg(x, "Expected Tensor with single nonzero value, but got zero"); }
+
+// For exported programs: a token keeps the assertion in the graph.
+Tensor functional_assert_async(const Tensor& x, std::string_view message, const Tensor& token) {
+  assert_async_msg(x, message);
+  return token.clone();
+}
 
 // While a graph is captured there is nothing to read yet: what can't be decomposed gives NaN then.
 void linalg_check_errors(const Tensor& info, std::string_view name, bool is_matrix) {
@@ -187,6 +198,8 @@ std::tuple<Tensor, Tensor> multi_head_attention(const Tensor& query, const Tenso
 }  // namespace
 
 void register_composed(torch::Library& aten) {
+  aten.impl("is_set_to", TORCH_FN(is_set_to));
+  aten.impl("_functional_assert_async.msg", TORCH_FN(functional_assert_async));
   aten.impl("_add_relu.Tensor", TORCH_FN(add_relu<Tensor>));
   aten.impl("_add_relu.Scalar", TORCH_FN(add_relu<Scalar>));
   aten.impl("_add_relu_.Tensor", TORCH_FN(add_relu_<Tensor>));

@@ -24,6 +24,7 @@
 #include "aten/error.h"
 #include "aten/grouped.h"
 #include "aten/kernel.h"
+#include "aten/observed.h"
 #include "aten/sized.h"
 #include "aten/storage.h"
 #include "runtime/device.h"
@@ -236,6 +237,7 @@ void register_views() {
   register_sized(m);
   register_attention(m);
   register_grouped(m);
+  register_observed(m);
   register_composed(m);
 }
 

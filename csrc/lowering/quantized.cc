@@ -52,16 +52,41 @@ TPU_LOWER("_weight_int8pack_mm", [](Value x, Value w, Value scales) {
   return convert(y * convert(reshape(scales, {1, w.dim(0)}), F32), x.dtype());
 });
 
+namespace {
+
 // Rounds to the grid of an integer type and back; true where the grid holds the number.
-TPU_LOWER("fake_quantize_per_tensor_affine_cachemask", [](Value x, Value scale, Value zero, int64_t low, int64_t high) {
+std::tuple<Value, Value> fake_quantized(Value x, Value step, Value shift, int64_t low, int64_t high) {
   TPU_CHECK(low <= high, "`quant_min` should be less than or equal to `quant_max`.");
   const DType t = compute_dtype(x.dtype());
-  Value wide = convert(x, t), step = convert(scale, t), shift = convert(zero, t);
-  Value q = round_nearest_even(wide * (1 / step)) + shift;
+  Value wide = convert(x, t);
+  Value q = round_nearest_even(wide * (1 / convert(step, t))) + convert(shift, t);
   const auto limit = [](int64_t v) { return static_cast<double>(v); };
-  Value y = (clip(q, limit(low), limit(high)) - shift) * step;
-  return std::tuple(convert(y, x.dtype()), ge(q, limit(low)) & le(q, limit(high)));
-});
+  Value y = (clip(q, limit(low), limit(high)) - convert(shift, t)) * convert(step, t);
+  return {convert(y, x.dtype()), ge(q, limit(low)) & le(q, limit(high))};
+}
+
+// [n] -> [1, ..., n, ..., 1]
+Value along(Value v, int64_t axis, int64_t rank) {
+  Dims dims(static_cast<size_t>(rank), 1);
+  dims[static_cast<size_t>(axis)] = v.numel();
+  return reshape(v, dims);
+}
+
+}  // namespace
+
+TPU_LOWER("fake_quantize_per_tensor_affine_cachemask", fake_quantized);
+
+TPU_LOWER("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+          [](Value x, Value scale, Value zero, Value enabled, int64_t low, int64_t high) {
+            auto [y, kept] = fake_quantized(x, reshape(scale, {}), reshape(zero, {}), low, high);
+            Value on = reshape(ne(enabled, 0), {});
+            return std::tuple(where(on, y, x), where(on, kept, like(kept, true)));
+          });
+
+TPU_LOWER("fake_quantize_per_channel_affine_cachemask",
+          [](Value x, Value scale, Value zero, int64_t axis, int64_t low, int64_t high) {
+            return fake_quantized(x, along(scale, axis, x.rank()), along(zero, axis, x.rank()), low, high);
+          });
 
 // Weights of 4 bits, two in a byte, the first of them in the high half: [n, k / 2]. The result has the shape that
 // PyTorch gives the tiles of a GPU, and holds the bytes in their order: it is only for _weight_int4pack_mm to read.
