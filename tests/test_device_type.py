@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own harness (instantiate_device_type_tests) over op_db, module_db and optim_db for device `tpu`: every entry
-in every dtype that the CPU supports, in each mode. `make grid` runs these tests in processes of their own and writes
-docs/operators.md; with TORCH_TPU_TEST_GRID=1 pytest runs them too. What fails stands in expected_failures.txt.
+"""PyTorch's own harness (instantiate_device_type_tests) over op_db, module_db and optim_db for device `tpu`: every
+entry in every dtype that the CPU supports, in each mode. `make grid` runs these tests in processes of their own and
+writes docs/operators.md; with TORCH_TPU_TEST_GRID=1 pytest runs them too. What fails stands in expected_failures.txt.
 """
 
 import conformance

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's whole grid on tpu: the tests that its harness makes in tests/test_device_type.py, in processes of their own.
+"""PyTorch's whole grid on tpu: the tests that its harness makes of tests/test_device_type.py, each entry in a process.
 
 usage: python tools/grid.py [REGEX] [--jobs 2] [--results FILE] [--table FILE]
        python tools/grid.py --table FILE --results FILE --only-table
@@ -206,7 +206,7 @@ def entries() -> dict[str, list[str]]:
         if match := NAME.fullmatch(test):
             what, of, _ = match.groups()
             found.setdefault(names[of] if what in OF_OPERATORS else f"{what} {of}", []).append(test)
-    for name, tests in found.items():
+    for tests in found.values():
         if any(NAME.fullmatch(test)[1] in OF_OPERATORS for test in tests):
             tests.append("way")
     return found
