@@ -40,6 +40,10 @@ UP_TO_SIGN = {"linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"}
 # arguments.
 FREE_AMONG_EQUALS = {"argsort": 0, "kthvalue": 1, "median": 0, "mode": 0, "nanmedian": 0, "sort": 0, "topk": 1}
 
+# Autocast's lists are CUDA's, and the CPU has others: these differ in what they compute in.
+AUTOCAST = {"addmv", "mv", "addr", "pinverse", "svd_lowrank", "pca_lowrank", "chalf",
+    "nn.functional.binary_cross_entropy", "nn.functional.multi_head_attention_forward"}  # fmt: skip
+
 # Where the CPU's own rounding error is past PyTorch's tolerance, with its cause: float64 is the referee, and tpu
 # may be at most 4 times as far from it as the CPU.
 ROUNDING = {

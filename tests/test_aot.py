@@ -118,6 +118,22 @@ def test_backward_and_training_step():
 
 
 @needs_libtpu
+@pytest.mark.parametrize("backward", [False, True])
+def test_model_of_transformers(backward):
+    """It reads values of its mask unless it is told that it is being compiled."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+        ids = torch.zeros(1, 64, dtype=torch.int64)
+    report = aot.compile(model, (ids,), {"use_cache": False, "labels": ids if backward else None}, backward=backward)
+    assert report.fits and report.mfu > 0 and not torch.compiler.is_compiling()
+
+
+@needs_libtpu
 def test_loops_count_as_often_as_they_run():
     x = torch.empty(1024, 1024, device="tpu", dtype=torch.bfloat16)
     product = 2 * 1024**3

@@ -64,6 +64,12 @@ class TestGrid(TestCase):
     def test_compiled(self, device, dtype, op):
         self.ran(conformance.check_compiled(op, dtype, 1))
 
+    @ops(op_db, allowed_dtypes=(torch.float32,))
+    def test_autocast(self, device, dtype, op):
+        if conformance.full_name(op) in conformance.AUTOCAST:
+            self.skipTest("autocast's lists are CUDA's")
+        self.ran(conformance.check_autocast(op, torch.bfloat16, 1))
+
     @ops(op_db, allowed_dtypes=(torch.float32, torch.int64))
     def test_tpu_forms(self, device, dtype, op):
         with _C.Target("TPU"):

@@ -77,12 +77,9 @@ def test_compiled(op: OpInfo) -> None:
     ran(conformance.check_compiled(op, torch.float32, 1))
 
 
-# The lists are CUDA's, and the CPU has others: these differ in what they compute in.
-AUTOCAST = {"addmv", "mv", "addr", "pinverse", "svd_lowrank", "pca_lowrank", "chalf",
-    "nn.functional.binary_cross_entropy", "nn.functional.multi_head_attention_forward"}  # fmt: skip
-
-
-@each((op for op in conformance.entries(torch.float32) if conformance.full_name(op) not in AUTOCAST), every=4)
+@each(
+    (op for op in conformance.entries(torch.float32) if conformance.full_name(op) not in conformance.AUTOCAST), every=4
+)
 def test_autocast(op: OpInfo) -> None:
     ran(conformance.check_autocast(op, torch.bfloat16, 1))
 

@@ -29,7 +29,7 @@ DTYPES = [
     "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool", "uint8", "int8", "int16", "int32",
     "int64", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
 ]  # fmt: skip
-OF_OPERATORS = ("forward", "gradient", "debug", "fused", "fused_gradient", "compiled", "tpu_forms")
+OF_OPERATORS = ("forward", "gradient", "debug", "fused", "fused_gradient", "compiled", "autocast", "tpu_forms")
 WHATS = (*OF_OPERATORS, "module", "optimizer")
 NAME = re.compile(rf"test_({'|'.join(sorted(WHATS, key=len, reverse=True))})_(.+)_tpu_({'|'.join(DTYPES)})")
 SECONDS = 180  # for one test
@@ -285,7 +285,8 @@ What fails stands in `tests/expected_failures.txt`, with reasons.
 """
 COLUMNS = {
     "forward": "forward", "gradient": "gradient", "debug": "debug mode", "fused": "fused mode",
-    "fused_gradient": "fused, gradient", "compiled": "torch.compile", "tpu_forms": "forms for a TPU",
+    "fused_gradient": "fused, gradient", "compiled": "torch.compile", "autocast": "autocast",
+    "tpu_forms": "forms for a TPU",
 }  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_tpu.aot.compile: from PyTorch code to a compiled program and its report."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,10 +157,11 @@ def trace(
         args = pytree.tree_map_with_path(lambda path, leaf: placed(path, leaf, "args"), args)
         kwargs = pytree.tree_map_with_path(lambda path, leaf: placed(path, leaf, "kwargs"), kwargs)
         with torch.set_grad_enabled(backward):
-            if module is not None:
-                result = torch.func.functional_call(module, {**parameters, **buffers}, args, kwargs)
-            else:
-                result = function(*args, **kwargs)
+            with _compiling():
+                if module is not None:
+                    result = torch.func.functional_call(module, {**parameters, **buffers}, args, kwargs)
+                else:
+                    result = function(*args, **kwargs)
             outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
             _check_on_device(outputs)
             if backward:
@@ -189,6 +191,16 @@ def trace(
         loops=traced["loops"],
         choices=_C.target_choices(generation),
     )
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """torch.compiler.is_compiling() is true, as libraries ask before they read a value of a tensor."""
+    before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def _identifier(name: str) -> str:
