@@ -59,6 +59,7 @@ ROUNDING = {
     "grid_sampler_2d": "the grid's gradient sums over channels, in another order",
     "grid_sampler_3d": "the grid's gradient sums over channels, in another order",
     "__rpow__": "a complex power is exp(y log x): the error of y log x times up to 1e1 is relative",
+    "pow": "a complex power is exp(y log x): the error of y log x times up to 1e1 is relative",
     "nn.functional.ctc_loss": "the gradient is a difference of exponentials of sums of logarithms",
     "nn.functional.layer_norm": "the gradient of one normalized element is 0, the CPU gives 1e-5",
     "linalg.cond": "the gradient goes through the inverse of the singular values",

@@ -77,6 +77,11 @@ Value convert(Value x, DType t) {
     Value re = convert(x, real_of(t));
     return complex(re, zeros_like(re));
   }
+  // As a conversion, XLA would turn its product with y into "y or 0", and NaN * 0 into 0.
+  if (x.dtype() == DType::PRED && is_floating(t)) {
+    const Type type{t, x.dims()};
+    return select(x, constant(x.graph(), type, 1.0), constant(x.graph(), type, 0.0));
+  }
   return emit("convert", {x}, {t, x.dims()});
 }
 

@@ -3,6 +3,7 @@
 
 import math
 
+import conformance
 import pytest
 import torch
 
@@ -290,3 +291,20 @@ def test_frexp():
     finite = x.isfinite()  # the exponent of the others is undefined
     assert torch.equal(torch.ldexp(mantissa.cpu().double(), exponent.cpu())[finite], x.double()[finite])
     assert torch.equal(exponent.cpu()[finite], torch.frexp(x).exponent[finite])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", ["DEFER_NEVER", "DEFER_AND_FUSE", "compiled"])
+def test_a_mask_keeps_nan(dtype, mode):
+    """XLA has a rule that makes a product with a mask a choice, which would give 0."""
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([nan, inf, -inf, -1.0, nan, 2.0], dtype=dtype)
+    mask = torch.tensor([False, False, False, False, True, True])
+
+    def products(x, mask):
+        return x * mask, mask.to(x.dtype) * x, x * (x > 0), x.mul(mask.unsqueeze(1)).sum(0)
+
+    run = torch.compile(products, backend="tpu") if mode == "compiled" else products
+    chosen = torch.tpu.EagerMode[mode] if mode != "compiled" else torch.tpu.eager_mode
+    with conformance.eager_mode(chosen):
+        conformance.close(run(x.to("tpu"), mask.to("tpu")), products(x, mask))
