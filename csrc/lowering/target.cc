@@ -8,7 +8,7 @@ namespace tpu::lowering {
 namespace {
 
 struct Row {
-  bool Target::* field;
+  bool Target::* field;  // null: no choice of the target's
   const char* what;
   const char* on_cpu;
   const char* on_tpu;
@@ -39,6 +39,14 @@ constexpr Row kRows[] = {
      "the CPU plugin makes vector code of plain reductions only"},
     {&Target::plain_signature, "arguments and results", "as they are", "marked as whole on the device",
      "a TPU's compiler then writes the result of a scatter once, where it wrote it twice"},
+    // One form for all targets.
+    {nullptr, "attention", "blocks of query rows; the gradient computes the probabilities again", nullptr,
+     "no matrix of probabilities is kept, and a causal mask leaves out what it hides"},
+    {nullptr, "random numbers", "Philox, in the program", nullptr, "a seed gives the same numbers on every target"},
+    {nullptr, "products of float32", "as torch.set_float32_matmul_precision says: six passes for 'highest'", nullptr,
+     "a TPU multiplies bfloat16; what precision is worth is the user's to say"},
+    {nullptr, "layouts", "the compiler's own; tensors of the program are dense in the order of their sizes", nullptr,
+     "the compiler knows the tiles"},
 };
 
 }  // namespace
@@ -55,13 +63,15 @@ const Target& tpu_target(std::string_view generation) {
   const auto found = targets->find(generation);
   if (found != targets->end()) return found->second;
   Target target{.name = std::string(generation)};
-  for (const Row& row : kRows) target.*row.field = false;
+  for (const Row& row : kRows)
+    if (row.field) target.*row.field = false;
   return targets->emplace(target.name, target).first->second;
 }
 
 std::vector<Choice> choices(const Target& target) {
   std::vector<Choice> out;
-  for (const Row& row : kRows) out.push_back({row.what, target.*row.field ? row.on_cpu : row.on_tpu, row.why});
+  for (const Row& row : kRows)
+    out.push_back({row.what, !row.field || target.*row.field ? row.on_cpu : row.on_tpu, row.why});
   return out;
 }
 
