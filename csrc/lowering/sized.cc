@@ -178,23 +178,29 @@ TPU_LOWER("tpu::repeats_total",
           },
           {.no_meta = true});
 
-// `bins` equal parts of [low, high]; the last one holds `high` too. Equal bounds stand for those of x.
+// `bins` equal parts of [low, high]; the last one holds `high` too. Equal bounds stand for those of x. Integers, which
+// CUDA takes and the CPU does not, are counted exactly: libraries count the tokens of experts so.
 TPU_LOWER("histc", [](Value x, int64_t bins, Value low, Value high) {
   TPU_CHECK(bins > 0, "torch.histc(): bins must be > 0");
-  TPU_CHECK(is_floating(x.dtype()), "\"histogram_cpu\" not implemented for '", torch_name(x.dtype()), "'");
-  const DType t = compute_dtype(x.dtype());
+  TPU_CHECK(is_floating(x.dtype()) || is_integer(x.dtype()), "\"histogram_cpu\" not implemented for '",
+            torch_name(x.dtype()), "'");
+  const bool whole = is_integer(x.dtype());
+  const DType t = whole ? S64 : compute_dtype(x.dtype());
   if (x.numel() == 0) return full(x.graph(), {x.dtype(), {bins}}, 0);
   Value v = reshape(convert(x, t), {x.numel()});
   Value a = cast(low, t), b = cast(high, t);
   check_not(gt(a, b), ErrorKind::Runtime, "torch.histc: max must be larger than min");
   Value own = eq(a, b), from = where(own, min(v, 0), a), to = where(own, max(v, 0), b);
-  check_not(!(is_finite(from) & is_finite(to)), ErrorKind::Runtime, "torch.histc: range of the data is not finite");
+  if (!whole)
+    check_not(!(is_finite(from) & is_finite(to)), ErrorKind::Runtime, "torch.histc: range of the data is not finite");
   Value flat = eq(from, to);
   from = where(flat, from - 1, from);
   to = where(flat, to + 1, to);
   Value inside = ge(v, from) & le(v, to);
-  Value at = convert((v - from) / (to - from) * static_cast<double>(bins), S32);
-  return convert(count_indices(where(inside, minimum(at, bins - 1), bins), bins, t), x.dtype());
+  Value at = whole ? divide((v - from) * bins, broadcast_to(to - from, v.dims()))
+                   : (v - from) / (to - from) * static_cast<double>(bins);
+  return convert(count_indices(where(inside, minimum(convert(at, S32), bins - 1), bins), bins, whole ? S32 : t),
+                 x.dtype());
 });
 
 }  // namespace tpu::lowering

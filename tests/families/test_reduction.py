@@ -303,3 +303,12 @@ def test_equal_reads_one_bit():
     assert torch.equal(x[:0], x[:0]) and not torch.equal(x / 0 * 0, x / 0 * 0)
     with pytest.raises(RuntimeError):
         torch.equal(x, x.cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int8, torch.uint8])
+@pytest.mark.parametrize("bins, low, high", [(8, 0, 7), (4, 0, 7), (5, 2, 6), (3, 0, 0), (8, 0, 100)])
+def test_histc_counts_integers(dtype, bins, low, high):
+    """As CUDA; the CPU takes floats alone. Transformers counts the tokens of each expert so."""
+    x = torch.randint(0, 8, (100,)).to(dtype)
+    got = torch.histc(x.to("tpu"), bins, low, high)
+    assert got.dtype == dtype and torch.equal(got.cpu().double(), torch.histc(x.double(), bins, low, high))
