@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -22,6 +24,8 @@ namespace {
 constexpr size_t kMostSteps = 1024;               // of one program: compile time grows with it
 constexpr size_t kAnchor = 8;                     // steps by which a graph's beginning is recognised
 constexpr size_t kShortest = 64;                  // no cut by repetition before that many steps
+constexpr size_t kRemembered = 16;                // graphs that a new one is compared with, to tell why it is one
+constexpr int kStorm = 32;                        // graphs of known operators that are worth a warning
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of results that are deferred
 
 struct KeyHash {
@@ -58,6 +62,7 @@ class FusedGraph {
       results_.push_back(value);
       results[i] = std::move(value);
     }
+    if (!plan.origins.empty()) set_ranges(plan, operands, scalars, results);
     steps_.push_back(step);
     bytes_ += plan.result_bytes;
     cut_if_due();
@@ -79,6 +84,8 @@ class FusedGraph {
   // A compiled cut.
   struct Compiled {
     Program* program = nullptr;
+    std::vector<const Plan*> plans;  // of its steps
+    std::vector<int> live;           // as live_ was
     std::vector<int> inputs, scalars, outputs;  // of the program: positions in what the cut lists
     std::vector<const hlo::Type*> scalar_types;
     int64_t output_bytes = 0;
@@ -295,7 +302,61 @@ class FusedGraph {
     const std::string name = "fused_" + std::to_string(count);
     TPU_LOG(2, "deferred graph of ", count, " operators, ", compiled.inputs.size(), " inputs, ", live_.size(),
             " results");
-    compiled.program = &find_program(hlo::print_mlir(graph, name), name, steps_[0].plan->line);
+    compiled.program = &find_program(hlo::print_mlir(graph, name), name, steps_[0].plan->line, reason(count));
+    for (size_t i = 0; i < count; ++i) {
+      compiled.plans.push_back(steps_[i].plan);
+      met_.insert(steps_[i].plan);
+    }
+    compiled.live = live_;
+    recent_.push_back(&compiled);
+    if (recent_.size() > kRemembered) recent_.pop_front();
+  }
+
+  // Why no earlier program would do: how the graph differs from the one it is like for longest.
+  std::string reason(size_t count) {
+    const auto named = [](const Plan* plan) { return plan->line.empty() ? plan->name : plan->name + " at " + plan->line; };
+    const Compiled* nearest = nullptr;
+    size_t alike = 0;
+    for (auto it = recent_.rbegin(); it != recent_.rend(); ++it) {
+      const std::vector<const Plan*>& plans = (*it)->plans;
+      size_t n = 0;
+      while (n < count && n < plans.size() && plans[n] == steps_[n].plan) ++n;
+      // Of equally long beginnings the graph of equal length, then the latest.
+      if (nearest && (n < alike || (n == alike && (nearest->plans.size() == count || plans.size() != count)))) continue;
+      nearest = *it;
+      alike = n;
+    }
+    const std::string graph = text("a new fused graph of ", count, " operators");
+    for (size_t i = 0; i < count; ++i) {
+      if (met_.contains(steps_[i].plan)) continue;
+      return text(graph, ": ", steps_[i].plan->reason.empty() ? named(steps_[i].plan) + " is new" : steps_[i].plan->reason);
+    }
+    // Nothing is new but the graph itself.
+    std::string why;
+    if (!nearest || alike == 0) {
+      why = text("none begins with ", named(steps_[0].plan));
+    } else if (alike < count && alike < nearest->plans.size()) {
+      why = text("operator ", alike, " is ", named(steps_[alike].plan), " where an earlier graph has ",
+                 named(nearest->plans[alike]));
+    } else if (alike < count) {
+      why = text("it goes on where an earlier graph ended, after ", named(steps_[alike - 1].plan));
+    } else if (alike < nearest->plans.size()) {
+      why = text("it ends after ", named(steps_[alike - 1].plan), ", where an earlier graph goes on to ",
+                 named(nearest->plans[alike]));
+    } else if (nearest->live != live_) {
+      why = "the same operators as an earlier graph, but other results are still held";
+    } else {
+      why = "the same operators as an earlier graph, but connected otherwise, or holding other inputs";
+    }
+    if (metrics::transfers() != transfers_) ++unsteady_;
+    transfers_ = metrics::transfers();
+    if (unsteady_ == kStorm) {
+      log::warn(text("DEFER_AND_FUSE has compiled ", kStorm, " graphs of operators that were all known, the last because ",
+                     why, ". Fused graphs end where a value is read: read at the same places in each step, or call "
+                     "torch.tpu.synchronize() at the end of a step. Where the program takes another way each time, "
+                     "EagerMode.DEFER_NEVER is faster. torch.tpu.compile_report() lists what was compiled and why"));
+    }
+    return text(graph, ": ", why);
   }
 
   void execute(const Compiled& compiled) {
@@ -344,6 +405,10 @@ class FusedGraph {
   std::vector<PJRT_Buffer*> args_, outs_;
   std::vector<ValueRef> held_;
   std::unordered_map<Hash128, Compiled, KeyHash> cache_;
+  std::deque<const Compiled*> recent_;      // what a new graph is compared with
+  std::unordered_set<const Plan*> met_;     // in some compiled graph
+  int unsteady_ = 0;                        // graphs compiled though all their plans were known
+  int64_t transfers_ = -1;                  // of the process, when the last of those was
 };
 
 namespace fuse {
