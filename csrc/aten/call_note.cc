@@ -97,7 +97,9 @@ Change difference(const ArgumentNote& before, const ArgumentNote& now) {
           if (before.sizes[i] != now.sizes[i]) change.from.emplace(before.sizes[i], now.sizes[i]);
         }
       } else if (before.strides != now.strides) {
-        const auto strides = [](const ArgumentNote& a) { return a.strides.empty() ? "contiguous" : tuple_text(a.strides); };
+        const auto strides = [](const ArgumentNote& a) {
+          return a.strides.empty() ? "contiguous" : tuple_text(a.strides);
+        };
         changed("strides", strides(before), strides(now));
       } else if (before.text != now.text) {
         const auto whole = [](const ArgumentNote& a) { return a.text.empty() ? "a whole storage" : a.text; };
@@ -223,8 +225,8 @@ std::string CallHistory::reason(const std::string& op, CallNote note, const std:
       } else {
         why = "which arguments of " + op + " share a storage changed";
       }
-      // A storm: one length or setting that has another value each time, while data comes and goes. A network's first
-      // step meets many sizes too, but all of them between two transfers.
+      // A storm: one length or setting that has another value each time a line is run, while data comes and goes. A
+      // network's first step meets many sizes too, but all of them between two transfers.
       std::set<std::pair<int64_t, int64_t>> numbers;
       bool lasting = !changes.empty() && !runtime::Capture::current();
       for (const Change& change : changes) {
@@ -232,7 +234,7 @@ std::string CallHistory::reason(const std::string& op, CallNote note, const std:
         numbers.insert(change.from.begin(), change.from.end());
       }
       if (lasting && numbers.size() <= 2 && !warned_) {
-        Changing& changing = changing_[changes[0].argument];
+        Changing& changing = changing_[{changes[0].argument, line}];
         const int64_t transfers = runtime::metrics::transfers();
         if (changing.transfers != transfers) ++changing.count;
         changing.transfers = transfers;

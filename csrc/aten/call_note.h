@@ -48,7 +48,7 @@ class CallHistory {
   };
   std::mutex mutex_;
   std::deque<CallNote> notes_;
-  std::map<int, Changing> changing_;  // by argument
+  std::map<std::pair<int, std::string>, Changing> changing_;  // by argument and line
   bool warned_ = false;
 };
 

@@ -31,8 +31,7 @@ hlo::Value offenders(const std::vector<lowering::RuntimeCheck>& checks);
 // The checks as a program of their own. `graph` computes their offenders; `params` are its parameters, `tensors` what
 // their operands are among the call's tensors.
 std::unique_ptr<EarlyChecks> early_checks(hlo::Graph& graph, const std::vector<runtime::Param>& params,
-                                          const std::vector<int>& tensors,
-                                          std::vector<lowering::RuntimeCheck> checks);
+                                          const std::vector<int>& tensors, std::vector<lowering::RuntimeCheck> checks);
 
 // Throws the error of the first check that the call doesn't pass; under a capture the checks become the capture's.
 void judge(EarlyChecks& early, Call& call);

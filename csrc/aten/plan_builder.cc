@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "hlo/bounds.h"
+#include "hlo/stages.h"
 #include "lowering/promote.h"
 #include "runtime/executor.h"
 
@@ -546,6 +547,10 @@ class PlanBuilder {
         graph().alias(static_cast<int>(i), result);
         plan.donated.push_back(static_cast<int>(i));
       }
+    }
+    const std::vector<bool> in_stages = hlo::read_in_stages(graph());
+    for (size_t i = 0; i < plan.params.size(); ++i) {
+      if (plan.params[i].from != runtime::Param::From::Scalar) plan.in_stages.push_back(in_stages[i]);
     }
     TPU_LOG(3, plan.name, "\n", hlo::print_short(graph()));
     if (!kernel_.body_) plan_->random_count = info_.random_count;

@@ -84,13 +84,14 @@ Bounds BoundsOf::operator()(Value v) {
 Bounds BoundsOf::compute(Value v) {
   static const std::unordered_set<std::string_view> kMoves = {
       "stablehlo.reshape", "stablehlo.transpose",     "stablehlo.slice",  "stablehlo.broadcast_in_dim",
-      "stablehlo.reverse", "stablehlo.dynamic_slice",   "stablehlo.gather", "stablehlo.optimization_barrier",
+      "stablehlo.reverse", "stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.optimization_barrier",
       "stablehlo.sort"};
   const Node& node = *v.node();
   const std::string_view name = node.name;
   const auto operand = [&](size_t i) { return (*this)(node.operands[i]); };
   if (name.empty()) return {};  // a region's argument that nobody has bound
-  if (kMoves.contains(name)) return operand(static_cast<size_t>(node.operands.size() == node.results.size() ? v.index() : 0));
+  if (kMoves.contains(name))
+    return operand(static_cast<size_t>(node.operands.size() == node.results.size() ? v.index() : 0));
   if (name == "stablehlo.constant") {
     const auto value = splat(node);
     return value ? numbers(*value, *value) : Bounds{};
@@ -98,6 +99,15 @@ Bounds BoundsOf::compute(Value v) {
   if (name == "stablehlo.iota") return numbers(0, std::max<int64_t>(iota_length(node) - 1, 0));
   if (name == "stablehlo.select") return join(operand(1), operand(2));
   if (name == "stablehlo.dynamic_update_slice" || name == "stablehlo.pad") return join(operand(0), operand(1));
+  if (name == "stablehlo.minimum" || name == "stablehlo.maximum") {
+    const auto [low, high] = *limits(v.dtype());
+    Bounds a = operand(0), b = operand(1);
+    if (!a.known) a = numbers(low, high);
+    if (!b.known) b = numbers(low, high);
+    if (!a.parameters.empty() || !b.parameters.empty()) return join(a, b);
+    if (name == "stablehlo.minimum") return numbers(std::min(a.low, b.low), std::min(a.high, b.high));
+    return numbers(std::max(a.low, b.low), std::max(a.high, b.high));
+  }
   if (name == "stablehlo.concatenate") {
     Bounds all = operand(0);
     for (size_t i = 1; i < node.operands.size(); ++i) all = join(all, operand(i));

@@ -44,8 +44,8 @@ struct Origin {
 // One operator on one kind of arguments, as a graph. Immutable after it is built, but for the
 // program, which is made on first launch. Lives for the process.
 struct Plan {
-  std::string name;  // "aten::add.Tensor"
-  std::string line;  // of the user's program that it was built for
+  std::string name;    // "aten::add.Tensor"
+  std::string line;    // of the user's program that it was built for
   std::string reason;  // why no earlier plan would do, in the user's words
   std::unique_ptr<hlo::Graph> graph;
   std::vector<Param> params;
@@ -53,6 +53,7 @@ struct Plan {
   int64_t result_bytes = 0;
   std::vector<ValueRef> constants;  // values that the graph was captured with
   std::vector<int> donated;         // param indices that an aliased result may reuse
+  std::vector<bool> in_stages;      // which operands and constants, in the order of params, are read in several loops
   std::vector<std::pair<int, Origin>> origins;  // of those results of which the operands' ranges tell something
 
   // The executable; compiles or loads from disk on first use. Thread-safe.
