@@ -36,7 +36,9 @@ NOT_COMPILED = {"tiny_ops", "smollm"}  # 2000 operators in a row: inductor takes
 
 def run(workload: str, cache: str, device: str, fused: str, *flags: str) -> dict:
     env = {**os.environ, "TORCH_TPU_CACHE_DIR": cache, "TORCH_TPU_DEFER_AND_FUSE": fused}
-    out = subprocess.run([sys.executable, str(WORKER), device, workload, *flags], env=env, capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, str(WORKER), device, workload, *flags], env=env, capture_output=True, text=True
+    )
     if out.returncode != 0:
         sys.exit(out.stderr)
     return json.loads(out.stdout.splitlines()[-1])

@@ -46,7 +46,8 @@ def test_reasons(report):
         lambda: torch.hypot(z, z),
         lambda: torch.hypot(y, t),
     ) == [
-        "argument 0 of aten::hypot changed size from (3, 71) to (3, 72), argument 1 changed size from (3, 71) to (3, 72)",
+        "argument 0 of aten::hypot changed size from (3, 71) to (3, 72), "
+        "argument 1 changed size from (3, 71) to (3, 72)",
         "argument 0 of aten::hypot changed dtype from float32 to float64, "
         "argument 1 changed dtype from float32 to float64",
         "argument 1 of aten::hypot changed strides from contiguous to (1, 3)",

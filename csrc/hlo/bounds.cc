@@ -97,6 +97,8 @@ Bounds BoundsOf::compute(Value v) {
     return value ? numbers(*value, *value) : Bounds{};
   }
   if (name == "stablehlo.iota") return numbers(0, std::max<int64_t>(iota_length(node) - 1, 0));
+  if (name == "chlo.top_k" && v.index() == 1)
+    return numbers(0, std::max<int64_t>(node.operands[0].type().dims.back() - 1, 0));
   if (name == "stablehlo.select") return join(operand(1), operand(2));
   if (name == "stablehlo.dynamic_update_slice" || name == "stablehlo.pad") return join(operand(0), operand(1));
   if (name == "stablehlo.minimum" || name == "stablehlo.maximum") {

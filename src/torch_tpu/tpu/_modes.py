@@ -57,7 +57,9 @@ class CompileReport(list[Compilation]):
 
     def __str__(self) -> str:
         compiled = [c for c in self if not c.from_disk]
-        total = f"{len(compiled)} compiled in {sum(c.seconds for c in compiled):.1f} s, {len(self) - len(compiled)} loaded"
+        total = (
+            f"{len(compiled)} compiled in {sum(c.seconds for c in compiled):.1f} s, {len(self) - len(compiled)} loaded"
+        )
         if self.dropped:
             total += f"; {self.dropped} older ones are not kept"
         return "\n".join([*map(str, self), total])
