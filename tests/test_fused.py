@@ -222,6 +222,28 @@ def test_wrong_values_at_the_call(mode):
         assert (table + 1).sum().item() == 60
 
 
+def test_compiled_graphs_check_only_what_is_not_known():
+    table, weight = torch.randn(10, 3).to("tpu"), torch.randn(3, 4).to("tpu")
+
+    @torch.compile(backend="tpu")
+    def f(i, labels):
+        return nn.functional.cross_entropy(nn.functional.embedding(i, table) @ weight, labels)
+
+    def launched(i, labels):
+        before = launches()
+        assert f(i, labels).item() > 0
+        return launches() - before
+
+    i, labels = torch.tensor([1, 9]).to("tpu"), torch.tensor([0, 3]).to("tpu")
+    f(i, labels)
+    assert launched(i, labels) == 1
+    assert launched(torch.tensor([1, 9], device="tpu") * 1, labels) == 2  # the check, the graph
+    with pytest.raises(IndexError):
+        f(torch.tensor([1, 10]).to("tpu"), labels)
+    with pytest.raises(IndexError, match="Target 4 is out of bounds"):
+        f(i, torch.tensor([4, 0]).to("tpu"))
+
+
 def test_a_training_step_is_one_cut(fused):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(32, 5)).to("tpu")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "aten/early_checks.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "aten/captured_control.h"
@@ -80,9 +81,34 @@ std::unique_ptr<EarlyChecks> early_checks(hlo::Graph& graph, const std::vector<P
   hlo::BoundsOf bounds_of(*plan.graph);
   for (size_t i = 0; i < checks.size(); ++i)
     early->origins.push_back(checks[i].values ? origin_of(bounds_of(wanted[i + 1])) : std::nullopt);
+  for (RuntimeCheck& check : checks) check.values = {};  // of a graph that isn't theirs any more
   early->checks = std::move(checks);
   return early;
 }
+
+namespace {
+
+// The checks for the graph that is being captured. Where the checked values come from one tensor, the range of that is
+// what counts in the graph, too.
+std::vector<RuntimeCheck> in_capture(const EarlyChecks& early, std::span<const runtime::Operand> operands) {
+  std::vector<RuntimeCheck> checks = early.checks;
+  for (size_t i = 0; i < checks.size(); ++i) {
+    RuntimeCheck& check = checks[i];
+    const auto& origin = early.origins[i];
+    if (!origin || origin->params.size() != 1 || check.outside) continue;
+    const Param& param = early.plan.params[static_cast<size_t>(origin->params[0])];
+    const bool others_fine = origin->others.low > origin->others.high || origin->others.within(check.low, check.high);
+    if (param.from != Param::From::Operand || !others_fine) continue;
+    const Value v = runtime::Capture::current()->value_of(operands[static_cast<size_t>(param.index)].value);
+    if (&v.region() != &v.graph().body()) continue;
+    check.values = v;
+    check.low = std::max(check.low, origin->fits.low);
+    check.high = std::min(check.high, origin->fits.high);
+  }
+  return checks;
+}
+
+}  // namespace
 
 void judge(EarlyChecks& early, Call& call) {
   c10::SmallVector<runtime::Operand, 8> operands = operands_of(early.operands, call);
@@ -91,7 +117,7 @@ void judge(EarlyChecks& early, Call& call) {
   runtime::ValueRef found;
   if (runtime::Capture::current()) {
     runtime::launch(early.plan, call.device, given, scalars, {&found, 1});
-    captured_checks(found, early.checks);
+    captured_checks(found, in_capture(early, given));
     return;
   }
   bool fine = true;

@@ -519,6 +519,8 @@ class PlanBuilder {
     std::vector<lowering::RuntimeCheck> early;
     for (lowering::RuntimeCheck& check : info_.checks)
       (of_integers(check.offender) ? early : plan_->checks).push_back(std::move(check));
+    for (lowering::RuntimeCheck& check : plan_->checks)
+      check.values = {};  // others may meet them: only the offender counts
     if (!plan_->checks.empty()) add_result(offenders(plan_->checks));
     if (!early.empty()) plan_->early = early_checks(graph(), params_, plan_->operands, std::move(early));
   }
