@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was compiled and why: torch.tpu.compile_report(), TORCH_TPU_LOG=compiles, storms, the progress line."""
 
+import functools
 import os
 import pty
 import subprocess
@@ -15,25 +16,32 @@ from subprocess_run import run
 from torch import nn
 
 
-@pytest.fixture
-def report():
-    """Calls a function; returns what it compiled, as text."""
+def alone(test):
+    """Runs a test in a process of its own: reasons and warnings depend on what was called before."""
 
-    def of(function):
-        torch.tpu.synchronize()
-        torch.tpu.reset_metrics()
-        function()
-        torch.tpu.synchronize()
-        return torch.tpu.compile_report()
+    @functools.wraps(test)
+    def wrapper():
+        folder, module = os.path.split(__file__)
+        run(f"import sys; sys.path.insert(0, {folder!r}); import {module[:-3]} as t; t.{test.__name__}.__wrapped__()")
 
-    return of
+    return wrapper
+
+
+def report(function):
+    """Calls a function; returns what it compiled."""
+    torch.tpu.synchronize()
+    torch.tpu.reset_metrics()
+    function()
+    torch.tpu.synchronize()
+    return torch.tpu.compile_report()
 
 
 def ones(*sizes, **options):
     return torch.ones(*sizes, device="tpu", **options)
 
 
-def test_reasons(report):
+@alone
+def test_reasons():
     def reasons(*calls):
         return [c.reason for call in calls for c in report(call) if "full" not in c.name and "fill" not in c.name]
 
@@ -68,7 +76,7 @@ def test_reasons(report):
     )
 
 
-def test_lines_and_times(report):
+def test_lines_and_times():
     x = ones(5, 41)
     (entry,) = report(lambda: torch.atan2(x, x))
     assert entry.line.startswith(__file__ + ":") and entry.name == "aten::atan2" and entry.seconds > 0
@@ -92,7 +100,8 @@ def test_from_disk(tmp_path):
     assert second[-1].startswith("0 compiled in 0.0 s,")
 
 
-def test_fused_graphs(report):
+@alone
+def test_fused_graphs():
     with conformance.eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
         x = ones(9, 31)
         (entry,) = report(lambda: (x.cos() * 2).tan().sum().item())
@@ -109,7 +118,8 @@ def test_fused_graphs(report):
         assert entry.reason.endswith("the same operators as an earlier graph, but other results are still held")
 
 
-def test_compiled_graphs(report):
+@alone
+def test_compiled_graphs():
     f = torch.compile(lambda x, k: x * k + k, backend="tpu", dynamic=True)
     (entry,) = report(lambda: f(ones(6, 10), 3))[-1:]
     assert entry.reason == "the compiled graph is called for the first time"
@@ -125,6 +135,7 @@ def storm(step, count=14):
     return [str(w.message) for w in seen if "keeps changing" in str(w.message)]
 
 
+@alone
 def test_storm_is_told_once():
     told = storm(lambda k: torch.erfc(torch.ones(4, 300 + k).to("tpu")), count=25)
     (message,) = told
@@ -134,6 +145,7 @@ def test_storm_is_told_once():
     assert not storm(lambda k: torch.erfc(torch.ones(5, 400 + k).to("tpu")))
 
 
+@alone
 def test_storm_of_settings_and_lists():
     x = ones(40, 3)
     (message,) = storm(lambda k: nn.functional.pad(x, (0, 60 + k)))
@@ -142,6 +154,7 @@ def test_storm_of_settings_and_lists():
     assert "number of tensors" in message
 
 
+@alone
 def test_no_storm_in_a_first_step():
     """Many sizes in one pass through a network, nothing read in between."""
     tensors = [ones(3, 50 + k) for k in range(20)]
@@ -152,6 +165,7 @@ def test_no_storm_in_a_first_step():
         assert len(results) == 20
 
 
+@alone
 def test_storm_of_fused_graphs():
     with conformance.eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

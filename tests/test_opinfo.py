@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every entry of PyTorch's op_db on tpu against the CPU (conformance.py). What fails stands in expected_failures.txt.
 
-TORCH_TPU_TEST_GRID=1 adds other dtypes, and runs all entries compiled, under autocast and fused with their gradient instead of a quarter.
+TORCH_TPU_TEST_GRID=1 adds other dtypes, and runs all entries compiled, under autocast and fused with their gradient
+instead of a quarter.
 tools/opcheck.py runs more samples of what one names.
 """
 

@@ -282,8 +282,7 @@ const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* st
     judge(*plan->early, call);
   c10::SmallVector<runtime::ValueRef, 4> values;
   launch_plan(*plan, call, values);
-  // First the writes: the launch may have consumed the old values. As on the CPU, of a write with
-  // an index out of range the rest may be written.
+  // First the writes: the launch may have consumed the old values.
   for (const ResultSpec& result : plan->results) {
     if (result.to != ResultSpec::To::Write) continue;
     const TensorArg& arg = call.tensors[static_cast<size_t>(result.tensor)];

@@ -120,7 +120,7 @@ class FusedGraph {
       base_ = steps_[first];
       try {
         launch(first, last);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         TPU_LOG(1, "a deferred graph of ", last - first, " operators failed and is run one by one: ", error.what());
         const auto found = run_each(first, last);
         if (!failure) failure = found;
@@ -197,11 +197,13 @@ class FusedGraph {
       std::shared_ptr<const Error> failure;
       try {
         run_one(step, end);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         const std::string where =
             step.plan->line.empty() ? step.plan->name : step.plan->name + " at " + step.plan->line;
+        const auto* ours = dynamic_cast<const Error*>(&error);
+        const ErrorKind kind = ours ? ours->kind() : ErrorKind::Internal;
         const bool told = first && std::string_view(error.what()) == first->what();
-        failure = told ? first : std::make_shared<const Error>(error.kind(), where + ": " + error.what());
+        failure = told ? first : std::make_shared<const Error>(kind, where + ": " + error.what());
         if (!first) first = failure;
       }
       for (size_t r = step.result; failure && r < end; ++r) results_[r]->fail(failure);
