@@ -2,11 +2,11 @@
 """Times workloads on the tpu device and on torch's CPU, side by side in one run; prints ratios.
 
 usage: python benchmarks/compare.py [WORKLOAD ...] [--rounds N] [--compiled]
-Each round times cpu and tpu in turn, in a process of its own each; the ratio is that of the best steps.
-With --compiled, torch.compile's steps stand beside: ours, and inductor's on the CPU, as multiples of the CPU's
-eager steps.
-`cold` and `warm` are the seconds of the first step of a first and of a second process (empty and
-filled cache of compiled programs).
+Each round times the CPU and the tpu device, eager and fused (DEFER_AND_FUSE), in turn, in a process of its own each;
+a figure is the best step as a multiple of the CPU's best. With --compiled, torch.compile's steps stand beside: ours,
+and inductor's on the CPU.
+`cold` and `warm` are the seconds of the first step of a first and of a second process (empty and filled cache of
+compiled programs), eager and fused.
 """
 
 import argparse
@@ -18,14 +18,29 @@ import tempfile
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("workloads.py")
-WORKLOADS = ["tiny_ops", "elementwise", "matmul", "mlp_train", "gpt_train", "conv_train", "gpt_decode"]
+WORKLOADS = [
+    "tiny_ops",
+    "elementwise",
+    "matmul",
+    "mlp_train",
+    "gpt_train",
+    "conv_train",
+    "gpt_decode",
+    "smollm",
+]
+# name -> device, DEFER_AND_FUSE, flags of the worker
+VARIANTS = {"cpu": ("cpu", "0"), "eager": ("tpu", "0"), "fused": ("tpu", "1")}
+COMPILED = {"compiled": ("tpu", "0", "compiled"), "inductor": ("cpu", "0", "compiled")}
+NOT_COMPILED = {"tiny_ops", "smollm"}  # 2000 operators in a row: inductor takes minutes; a new length each token
 
 
-def run(device: str, workload: str, cache: str, *flags: str) -> dict:
-    env = {**os.environ, "TORCH_TPU_CACHE_DIR": cache}
+def run(workload: str, cache: str, device: str, fused: str, *flags: str) -> dict:
+    env = {**os.environ, "TORCH_TPU_CACHE_DIR": cache, "TORCH_TPU_DEFER_AND_FUSE": fused}
     out = subprocess.run(
-        [sys.executable, str(WORKER), device, workload, *flags], env=env, capture_output=True, text=True, check=True
+        [sys.executable, str(WORKER), device, workload, *flags], env=env, capture_output=True, text=True
     )
+    if out.returncode != 0:
+        sys.exit(out.stderr)
     return json.loads(out.stdout.splitlines()[-1])
 
 
@@ -35,29 +50,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compiled", action="store_true")
     args = parser.parse_args()
-    print(f"{'workload':<12} {'cpu ms':>10} {'tpu ms':>10} {'ratio':>7} {'cold s':>8} {'warm s':>8} {'warm/cold':>10}")
     for workload in args.workloads:
-        with tempfile.TemporaryDirectory() as cache:
-            cpu, tpu, ours, inductor = [], [], [], []
+        variants = dict(VARIANTS)
+        if args.compiled and workload not in NOT_COMPILED:
+            variants.update(COMPILED)
+        with tempfile.TemporaryDirectory() as folder:
+            runs = {name: [] for name in variants}
             for _ in range(args.rounds):
-                cpu.append(run("cpu", workload, cache))
-                tpu.append(run("tpu", workload, cache))
-                if args.compiled and workload != "tiny_ops":  # 2000 operators in a row: inductor takes minutes
-                    ours.append(run("tpu", workload, cache, "compiled"))
-                    inductor.append(run("cpu", workload, cache, "compiled"))
-        fastest_cpu = min(r["best"] for r in cpu)
-        fastest_tpu = min(r["best"] for r in tpu)
-        cold, warm = tpu[0]["first"], min(r["first"] for r in tpu[1:]) if len(tpu) > 1 else float("nan")
-        per_op = f"  {fastest_tpu / 2000 * 1e6:.2f} us an operator" if workload == "tiny_ops" else ""
-        if ours:
-            for name, runs in (("compiled", ours), ("inductor", inductor)):
-                best, first = min(r["best"] for r in runs), runs[0]["first"]
-                per_op += f"  {name} {best / fastest_cpu:.2f}x (first {first:.1f} s)"
-        print(
-            f"{workload:<12} {fastest_cpu * 1e3:>10.3f} {fastest_tpu * 1e3:>10.3f} {fastest_tpu / fastest_cpu:>6.2f}x"
-            f" {cold:>8.2f} {warm:>8.2f} {warm / cold:>9.2f}x{per_op}",
-            flush=True,
-        )
+                for name, how in variants.items():
+                    runs[name].append(run(workload, f"{folder}/{name}", *how))
+        best = {name: min(r["best"] for r in all_runs) for name, all_runs in runs.items()}
+        line = f"{workload:<12} cpu {best['cpu'] * 1e3:9.3f} ms"
+        for name in list(variants)[1:]:
+            line += f"  {name} {best[name] / best['cpu']:5.2f}x"
+            if workload == "tiny_ops":
+                line += f" ({best[name] / 2000 * 1e6:.2f} us an operator)"
+        for name in ("eager", "fused"):
+            cold, warm = runs[name][0]["first"], min([r["first"] for r in runs[name][1:]] or [float("nan")])
+            line += f"  {name} cold {cold:.2f} s, warm {warm:.2f} s"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

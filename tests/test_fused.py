@@ -145,6 +145,150 @@ def test_errors_at_the_call(fused):
     assert (a + 1).sum().item() == 12
 
 
+# ---- Checks of values ----------------------------------------------------------------------------
+
+
+def written():
+    i = torch.tensor([[3, 1], [0, 9]]).to("tpu")
+    i[1].copy_(torch.tensor([2, 2]).to("tpu"))
+    return i
+
+
+# From what the host or an earlier operator tells, these indices are known to be right.
+KNOWN = {
+    "uploaded": lambda: torch.tensor([[3, 1], [0, 9]]).to("tpu"),
+    "view of an upload": lambda: torch.arange(8).to("tpu")[1:5].view(2, 2).t(),
+    "int32": lambda: torch.tensor([[3, 1], [0, 9]], dtype=torch.int32).to("tpu"),
+    "widened": lambda: torch.tensor([[3, 1], [0, 9]], dtype=torch.int32).to("tpu").long(),
+    "argmax": lambda: torch.ones(2, 10, device="tpu").argmax(-1)[:, None],
+    "sorted": lambda: torch.rand(2, 10, device="tpu").argsort(-1),
+    "joined": lambda: torch.cat(
+        [torch.zeros(2, 1, dtype=torch.int64).to("tpu"), torch.rand(2, 4, device="tpu").argmin(1)[:, None]], 1
+    ),
+    "written": written,
+    "topk": lambda: torch.rand(2, 10, device="tpu").topk(3).indices,
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_indices_known_to_be_right_do_not_cut(fused, name):
+    table = torch.arange(30.0, device="tpu").view(10, 3)
+    torch.tpu.synchronize()
+    before = launches()
+    i = KNOWN[name]()
+    got = nn.functional.embedding(i, table)
+    also = table[i.long()]
+    assert launches() == before
+    assert torch.equal(got.cpu(), also.cpu())
+    assert torch.equal(got.cpu(), nn.functional.embedding(i.cpu(), table.cpu()))
+
+
+def test_ready_indices_are_checked_without_a_cut(fused):
+    table = torch.ones(10, 3, device="tpu")
+    i = torch.randint(10, (4,), device="tpu")  # nothing is known of them
+    torch.tpu.synchronize()
+    before = launches()
+    held = table.exp()
+    rows = held[i]
+    assert launches() == before + 1  # the check; exp still waits
+    assert rows.sum().item() == pytest.approx(12 * 2.7182818)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_wrong_values_at_the_call(mode):
+    table = torch.ones(10, 3, device="tpu")
+    with conformance.eager_mode(torch.tpu.EagerMode[mode]):
+        uploaded = torch.tensor([1, 10]).to("tpu")
+        made = torch.arange(3, device="tpu") * 4 + 2
+        for i in (uploaded, uploaded[1:], made, made.clone()[2:], uploaded.clone(), torch.cat([uploaded, made])):
+            with pytest.raises(IndexError):
+                nn.functional.embedding(i, table)
+            with pytest.raises(IndexError, match="index 10 is out of bounds"):
+                table[i]
+            table[i - 10]  # from -10 on: from the end
+        labels = torch.tensor([2, -100, 1]).to("tpu")
+        x = torch.randn(3, 3, device="tpu")
+        want = nn.functional.cross_entropy(x.cpu(), labels.cpu())
+        torch.testing.assert_close(nn.functional.cross_entropy(x, labels).cpu(), want)
+        labels[0] = 3
+        with pytest.raises(IndexError, match="Target 3 is out of bounds"):
+            nn.functional.cross_entropy(x, labels)
+        eight = torch.tensor([8, 9]).to("tpu")
+        assert (eight // 3).tolist() == [2, 3] and (eight % torch.tensor([3, 2]).to("tpu")).tolist() == [2, 1]
+        zeros = torch.tensor([1, 0]).to("tpu")
+        for divide in (lambda: eight // 0, lambda: eight % zeros, lambda: eight // (zeros * 2), lambda: eight.fmod(0)):
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                divide()
+        assert (table + 1).sum().item() == 60
+
+
+def test_compiled_graphs_check_only_what_is_not_known():
+    table, weight = torch.randn(10, 3).to("tpu"), torch.randn(3, 4).to("tpu")
+
+    @torch.compile(backend="tpu")
+    def f(i, labels):
+        return nn.functional.cross_entropy(nn.functional.embedding(i, table) @ weight, labels)
+
+    def launched(i, labels):
+        before = launches()
+        assert f(i, labels).item() > 0
+        return launches() - before
+
+    i, labels = torch.tensor([1, 9]).to("tpu"), torch.tensor([0, 3]).to("tpu")
+    f(i, labels)
+    assert launched(i, labels) == 1
+    assert launched(torch.tensor([1, 9], device="tpu") * 1, labels) == 2  # the check, the graph
+    with pytest.raises(IndexError):
+        f(torch.tensor([1, 10]).to("tpu"), labels)
+    with pytest.raises(IndexError, match="Target 4 is out of bounds"):
+        f(i, torch.tensor([4, 0]).to("tpu"))
+
+
+def test_a_training_step_is_one_cut(fused):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(32, 5)).to("tpu")
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def step():
+        x, y = torch.randint(20, (6, 4)).to("tpu"), torch.randint(5, (6,)).to("tpu")
+        loss = nn.functional.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    for _ in range(3):
+        step()
+    before = launches()
+    step()
+    assert launches() == before + 1
+
+
+def test_large_values_are_computed_once(fused):
+    """A value that two large loops read ends a program; the results are the same."""
+    x = torch.randn(512, 1024)
+
+    def f(x):
+        y = (x * 2).tanh()
+        return (y.softmax(1) @ y.mT).sum() + (y * y).sum()
+
+    before = launches()
+    got = f(x.to("tpu")).item()
+    assert launches() == before + 2
+    assert got == pytest.approx(f(x).item(), rel=1e-4)
+
+
+def test_what_nobody_reads_is_not_computed(fused):
+    x = torch.randn(512, 1024).to("tpu")
+    y = (x * 2).tanh()
+    z = (y.softmax(1) + y).exp()  # y has two readers, which nobody reads
+    total = x.sum()
+    del y, z
+    before = launches()
+    total.item()
+    assert launches() == before + 1
+
+
 def test_a_program_that_fails_names_its_operators():
     out = run(
         """
@@ -179,3 +323,62 @@ def test_threads(fused):
         got = list(pool.map(work, range(12)))
     want = [float((k - 2) * 0.5**50 + 2) * 256 for k in range(12)]
     assert got == pytest.approx(want)
+
+
+def trained(seed: int, device: str, steps: int = 8) -> list[float]:
+    """Losses of a small classifier on data that comes from the host."""
+    generator = torch.Generator().manual_seed(seed)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    for p in net.parameters():
+        p.data = torch.randn(p.shape, generator=generator) / 4
+    net = net.to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        x, y = torch.randn(12, 8, generator=generator), torch.randint(4, (12,), generator=generator)
+        loss = nn.functional.cross_entropy(net(x.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_train(mode):
+    """Autograd's thread, the user's threads and reads at different times share one deferred graph."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    want = [trained(seed, "cpu") for seed in range(6)]
+    with conformance.eager_mode(torch.tpu.EagerMode[mode]), ThreadPoolExecutor(3) as pool:
+        got = list(pool.map(lambda seed: trained(seed, "tpu"), range(6)))
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=1e-3, atol=1e-4)
+
+
+def test_compiling_and_running_release_the_gil():
+    """Other Python threads go on, in each mode."""
+    out = run(
+        """
+        import threading, time, torch
+        ticks, done = [], threading.Event()
+        def tick():
+            while not done.is_set():
+                ticks.append(time.monotonic())
+                time.sleep(0.005)
+        for mode in torch.tpu.EagerMode:
+            torch.tpu.set_eager_mode(mode)
+            x = torch.rand(48 + mode.value, 48 + mode.value).to("tpu")
+            ticks.clear(), done.clear()
+            thread = threading.Thread(target=tick)
+            thread.start()
+            torch.tpu.reset_metrics()
+            for _ in range(3):
+                x = torch.linalg.qr(x)[0] @ x.sort(0)[0].cumsum(1)
+            x.sum().item()
+            done.set(), thread.join()
+            seconds = torch.tpu.metrics()["compile_seconds"]
+            print(seconds > 0.2, max(b - a for a, b in zip(ticks, ticks[1:])) < seconds / 2)
+        """,
+        TORCH_TPU_CACHE="0",
+    )
+    assert out.split() == ["True"] * 6

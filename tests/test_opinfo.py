@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every entry of PyTorch's op_db on tpu against the CPU (conformance.py). What fails stands in expected_failures.txt.
 
-TORCH_TPU_TEST_GRID=1 runs all entries compiled and under autocast instead of a quarter, and the tests of
-test_device_type.py, which are of all dtypes.
+TORCH_TPU_TEST_GRID=1 runs all entries compiled, under autocast and fused with their gradient instead of a quarter, and
+the tests of test_device_type.py, which are of all dtypes.
 tools/opcheck.py runs more samples of what one names.
 """
 
@@ -54,6 +54,13 @@ def test_forward(op: OpInfo, mode: str) -> None:
 @each(op for op in conformance.entries(torch.float32) if conformance.differentiable(op))
 def test_gradient(op: OpInfo) -> None:
     ran(conformance.check_gradient(op, torch.float32, 2))
+
+
+# Forward and backward as one program.
+@each((op for op in conformance.entries(torch.float32) if conformance.differentiable(op)), every=4)
+def test_gradient_fused(op: OpInfo) -> None:
+    with conformance.eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
+        ran(conformance.check_gradient(op, torch.float32, 1))
 
 
 @each(op for op in conformance.entries(torch.float32) if op.get_inplace())

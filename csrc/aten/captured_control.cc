@@ -85,7 +85,9 @@ void captured_checks(const runtime::ValueRef& offenders, const std::vector<lower
     const auto at = static_cast<int64_t>(i);
     Value one = hlo::reshape(hlo::slice(all, {at}, {at + 1}, {1}), {});
     // The call's info is the plan builder's own; lowerings only read it.
-    const_cast<lowering::CallInfo&>(lowering::call()).checks.push_back({one, checks[i].kind, checks[i].message});
+    lowering::RuntimeCheck check = checks[i];
+    check.offender = one;
+    const_cast<lowering::CallInfo&>(lowering::call()).checks.push_back(std::move(check));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "aten/storage.h"
 #include "aten/trace.h"
 #include "base/hash.h"
+#include "base/location.h"
 #include "runtime/capture.h"
 #include "runtime/device.h"
 #include "runtime/executor.h"
@@ -109,6 +110,7 @@ Form form_of(const c10::Argument& arg) {
 OpKernel::OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool named, TensorBody body)
     : def_(def), body_(std::move(body)) {
   name_ = c10::toString(schema.operator_name());
+  shown_ = schema.name();
   const auto& arguments = schema.arguments();
   const auto complain = [&](const auto&... why) {
     fail(ErrorKind::Internal, def.file, ":", def.line, ": lowering of '", def.name, "' for '", c10::toString(schema),
@@ -229,14 +231,35 @@ void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* 
   if (narrowed) stack->back() = narrow_result(stack->back().toTensor(), *narrowed);
 }
 
+OpPlan& OpKernel::add_plan(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const Call& call,
+                           uint64_t hash) {
+  runtime::metrics::count_plan();
+  std::unique_ptr<OpPlan> plan = build_plan(*this, op, stack, call);
+  plan->plan.line = user_location();
+  const c10::ArrayRef<c10::IValue> arguments(stack.data() + (stack.size() - args_.size()), args_.size());
+  CallNote note = note_of(args_, arguments, call);
+  note.arguments.insert(note.arguments.end(), fixed_.begin(), fixed_.end());
+  plan->plan.reason = history_->reason(shown_, std::move(note), plan->plan.line);
+  if (plan->early) {
+    plan->early->plan.line = plan->plan.line;
+    plan->early->plan.reason = "values given to " + shown_ + " are checked, and nothing is known of them";
+  }
+  return *insert(call, hash, std::move(plan));
+}
+
+void OpKernel::describe(std::string shown, std::shared_ptr<CallHistory> history, std::vector<ArgumentNote> fixed) {
+  shown_ = std::move(shown);
+  history_ = std::move(history);
+  fixed_ = std::move(fixed);
+}
+
 const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
   Call call;
   parse(stack, call);
   const uint64_t hash = hash_key(call);
   OpPlan* plan = find(call, hash);
   if (plan == nullptr) [[unlikely]] {
-    runtime::metrics::count_plan();
-    plan = insert(call, hash, build_plan(*this, op, *stack, call));
+    plan = &add_plan(op, *stack, call, hash);
   }
   if (!plan->overlaps.empty()) [[unlikely]]
     check_overlaps(*plan, call);
@@ -255,10 +278,11 @@ const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* st
     call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Uint, static_cast<int64_t>(state.seed), 0, 0};
     call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Uint, static_cast<int64_t>(state.offset), 0, 0};
   }
+  if (plan->early) [[unlikely]]
+    judge(*plan->early, call);
   c10::SmallVector<runtime::ValueRef, 4> values;
   launch_plan(*plan, call, values);
-  // First the writes: the launch may have consumed the old values. As on the CPU, of a write with
-  // an index out of range the rest may be written.
+  // First the writes: the launch may have consumed the old values.
   for (const ResultSpec& result : plan->results) {
     if (result.to != ResultSpec::To::Write) continue;
     const TensorArg& arg = call.tensors[static_cast<size_t>(result.tensor)];
@@ -277,7 +301,7 @@ const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* st
     if (runtime::Capture::current())
       captured_checks(values.back(), plan->checks);
     else
-      raise_for_offenders(*plan, values);
+      raise_for_offenders(plan->checks, values.back());
   }
   deliver(*plan, call, values, stack);
   return *plan;
@@ -307,12 +331,17 @@ runtime::ValueRef value_of(runtime::Slot& slot) {
   return value;
 }
 
-void launch_plan(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRef>& values) {
+c10::SmallVector<runtime::Operand, 8> operands_of(const std::vector<int>& tensors, const Call& call) {
   c10::SmallVector<runtime::Operand, 8> operands;
-  for (int index : plan.operands) {
+  for (int index : tensors) {
     const TensorArg& arg = call.tensors[static_cast<size_t>(index)];
     operands.push_back({value_of(*arg.slot), arg.slot});
   }
+  return operands;
+}
+
+void launch_plan(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRef>& values) {
+  c10::SmallVector<runtime::Operand, 8> operands = operands_of(plan.operands, call);
   values.resize(plan.plan.results.size());
   runtime::launch(plan.plan, call.device, {operands.data(), operands.size()},
                   {call.scalars.data(), call.scalars.size()}, {values.data(), values.size()});
@@ -325,15 +354,6 @@ at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArr
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
-}
-
-void OpKernel::raise_for_offenders(const OpPlan& plan, c10::ArrayRef<runtime::ValueRef> values) const {
-  std::vector<int64_t> offenders(plan.checks.size());
-  runtime::download(values.back(), offenders.data());
-  for (size_t i = 0; i < offenders.size(); ++i) {
-    if (offenders[i] == lowering::kNoOffender) continue;
-    throw Error(plan.checks[i].kind, plan.checks[i].message(offenders[i]));
-  }
 }
 
 void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values,

@@ -16,9 +16,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "aten/call_note.h"
 #include "aten/captured.h"
+#include "aten/early_checks.h"
 #include "lowering/op.h"
 #include "lowering/view.h"
+#include "runtime/executor.h"
 #include "runtime/plan.h"
 #include "runtime/slot.h"
 
@@ -63,6 +66,7 @@ struct OpPlan {
   uint64_t random_count = 0;  // Philox counters that one call consumes
   // What the last result of the program, an S64 each, is judged by.
   std::vector<lowering::RuntimeCheck> checks;
+  std::unique_ptr<EarlyChecks> early;
   std::shared_ptr<const void> note;  // what a captured body left for its caller
 };
 
@@ -97,6 +101,8 @@ class OpKernel final : public c10::OperatorKernel {
   // Throws tpu::Error naming file and line where the lowering and the schema disagree.
   // With a `body`, the operator is captured from PyTorch code instead of lowered.
   OpKernel(const lowering::OpDef& def, const c10::FunctionSchema& schema, bool named, TensorBody body = {});
+  // What messages call the operator, a history that several kernels share, and what is fixed in this one.
+  void describe(std::string shown, std::shared_ptr<CallHistory> history, std::vector<ArgumentNote> fixed);
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   // The same for a captured body. Returns the plan that served the call, which lives as long as the kernel.
   const OpPlan& call(const c10::OperatorHandle& op, torch::jit::Stack* stack);
@@ -112,14 +118,15 @@ class OpKernel final : public c10::OperatorKernel {
   void parse_static(const c10::IValue& value, lowering::Kind kind, Call& call) const;
   OpPlan* find(const Call& call, uint64_t hash);
   OpPlan* insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan);
+  OpPlan& add_plan(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const Call& call, uint64_t hash);
   void run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void check_overlaps(const OpPlan& plan, const Call& call) const;
-  void raise_for_offenders(const OpPlan& plan, c10::ArrayRef<runtime::ValueRef> values) const;
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 
   const lowering::OpDef& def_;
   TensorBody body_;
-  std::string name_;  // "aten::add.out"
+  std::string name_;   // "aten::add.out"
+  std::string shown_;  // "aten::add"
   std::vector<ArgSpec> args_;
   std::vector<int> writes_;    // schema arguments that results are written to, in order
   std::vector<int> returned_;  // a schema return each: the argument it aliases, or -1
@@ -130,11 +137,16 @@ class OpKernel final : public c10::OperatorKernel {
   };
   std::atomic_flag busy_;
   std::unordered_multimap<uint64_t, Entry> plans_;
+  std::shared_ptr<CallHistory> history_ = std::make_shared<CallHistory>();
+  std::vector<ArgumentNote> fixed_;
 };
 
 // A tensor of the device over `storage`.
 at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
                        c10::ScalarType dtype);
+
+// The values of these tensors of the call, with their slots.
+c10::SmallVector<runtime::Operand, 8> operands_of(const std::vector<int>& tensors, const Call& call);
 
 // Launches `call` with `plan`; `values` gets the program's results.
 void launch_plan(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRef>& values);

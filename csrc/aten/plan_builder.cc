@@ -8,12 +8,14 @@
 #include <numeric>
 
 #include "aten/captured_run.h"
+#include "aten/early_checks.h"
 #include "aten/meta.h"
 #include "aten/storage.h"
 #include "aten/target.h"
 #include "base/error.h"
-#include "base/location.h"
 #include "base/log.h"
+#include "hlo/bounds.h"
+#include "hlo/stages.h"
 #include "lowering/promote.h"
 #include "runtime/executor.h"
 
@@ -65,8 +67,6 @@ class PlanBuilder {
     note_overlaps();  // before anything is resized
     if (meta_.known && needs_resize()) return std::move(plan_);
     plan_->plan.name = kernel_.name_;
-    if (runtime::watching() || runtime::eager_mode() == runtime::EagerMode::DeferAndFuse)
-      plan_->plan.line = user_location();
     plan_->plan.graph = std::make_unique<hlo::Graph>();
     info_.graph = &graph();
     info_.precision = call_.precision;
@@ -514,13 +514,15 @@ class PlanBuilder {
     plan_->results.push_back(spec);
   }
 
-  // One more result, the last: an offender for each check.
+  // Checks of integers come before the operator. Of others the offenders are one more result, the last.
   void place_checks() {
-    if (info_.checks.empty()) return;
-    Values offenders;
-    for (const lowering::RuntimeCheck& check : info_.checks) offenders.push_back(hlo::reshape(check.offender, {1}));
-    add_result(hlo::concat(offenders, 0));
-    plan_->checks = std::move(info_.checks);
+    std::vector<lowering::RuntimeCheck> early;
+    for (lowering::RuntimeCheck& check : info_.checks)
+      (of_integers(check.offender) ? early : plan_->checks).push_back(std::move(check));
+    for (lowering::RuntimeCheck& check : plan_->checks)
+      check.values = {};  // others may meet them: only the offender counts
+    if (!plan_->checks.empty()) add_result(offenders(plan_->checks));
+    if (!early.empty()) plan_->early = early_checks(graph(), params_, plan_->operands, std::move(early));
   }
 
   int add_result(Value v) {
@@ -531,21 +533,12 @@ class PlanBuilder {
   void finish() {
     runtime::Plan& plan = plan_->plan;
     graph().set_results(results_);
-    // Parameters nobody reads would still be uploaded and kept alive.
-    const std::vector<bool> used = graph().used_parameters();
-    std::vector<int> operands;
-    for (size_t i = 0; i < params_.size(); ++i) {
-      if (!used[i]) continue;
-      runtime::Param param = params_[i];
-      if (param.from == runtime::Param::From::Operand) {
-        operands.push_back(plan_->operands[static_cast<size_t>(param.index)]);
-        param.index = static_cast<int>(operands.size()) - 1;
-      }
-      plan.params.push_back(param);
-    }
-    plan_->operands = std::move(operands);
-    graph().drop_parameters(used);
+    plan_->operands = keep_used(graph(), params_, plan_->operands, plan);
+    hlo::BoundsOf bounds_of(graph());
     for (const Value& v : results_) {
+      // Only integers are worth it: a mask is no index.
+      if (auto origin = v.dtype() == DType::PRED ? std::nullopt : origin_of(bounds_of(v)))
+        plan.origins.emplace_back(static_cast<int>(plan.results.size()), std::move(*origin));
       plan.results.push_back(runtime::intern(v.type()));
       plan.result_bytes += v.type().bytes();
     }
@@ -556,6 +549,10 @@ class PlanBuilder {
         graph().alias(static_cast<int>(i), result);
         plan.donated.push_back(static_cast<int>(i));
       }
+    }
+    const std::vector<bool> in_stages = hlo::read_in_stages(graph());
+    for (size_t i = 0; i < plan.params.size(); ++i) {
+      if (plan.params[i].from != runtime::Param::From::Scalar) plan.in_stages.push_back(in_stages[i]);
     }
     TPU_LOG(3, plan.name, "\n", hlo::print_short(graph()));
     if (!kernel_.body_) plan_->random_count = info_.random_count;

@@ -15,6 +15,7 @@
 #include "aten/storage.h"
 #include "aten/views.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "lowering/op.h"
 
 namespace tpu::aten {
@@ -138,6 +139,7 @@ void register_all() {
   static bool done = false;
   if (done) return;
   c10::SetAllocator(c10::DeviceType::PrivateUse1, allocator());
+  log::set_warning_sink([](const std::string& text) { TORCH_WARN(text); });
   define_own_operators();
   Registration registration;
   // Lowerings of single forms first, so that they win over the derived ones.

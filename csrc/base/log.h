@@ -18,8 +18,17 @@ inline int level() {
 }
 void set_level(int level);
 
+// Whether each compilation is logged: TORCH_TPU_LOG=compiles, or TORCH_TPU_DEBUG from 1 on.
+bool compiles();
+// Whether log lines are wanted and go to stderr.
+bool to_stderr();
+
 // One line, with the prefix, in one write: lines of several threads do not mix.
 void write(const std::string& line);
+
+// Tells the user, as a Python warning once the layer that knows Python has set the way, else as a log line.
+void warn(const std::string& text);
+void set_warning_sink(void (*sink)(const std::string&));
 
 }  // namespace tpu::log
 

@@ -90,11 +90,11 @@ Extreme arg_extreme(std::string_view op, Value x, int64_t dim, bool keep_dims, D
   dim = wrap_dim(dim, x.rank(), op);
   TPU_CHECK(x.dim(dim) > 0, op, ": dimension ", dim, " of ", to_string(x.type()), " is empty");
   Graph& graph = x.graph();
-  // The neutral index is the largest, so that a true -inf (or lowest) at any place beats it.
+  // The neutral index is the last, so that a true -inf (or lowest) at any place beats it or is at that place.
   const Values out =
       reduce(Values{x, iota_like(x, dim, index)},
-             Values{scalar(graph, x.dtype(), extreme(x.dtype(), !high)), scalar(graph, index, extreme(index, true))},
-             {dim}, [&](const Values& a, const Values& b) {
+             Values{scalar(graph, x.dtype(), extreme(x.dtype(), !high)), scalar(graph, index, x.dim(dim) - 1)}, {dim},
+             [&](const Values& a, const Values& b) {
                Value first = high ? gt(a[0], b[0]) : lt(a[0], b[0]);
                Value tie = eq(a[0], b[0]);
                if (is_floating(x.dtype())) {

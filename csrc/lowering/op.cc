@@ -68,7 +68,14 @@ void check_range(Value values, int64_t low, int64_t high, ErrorKind kind, std::f
   if (!checks_values() || values.numel() == 0) return;
   Value v = convert(values, S64);
   Value offender = max(where(ge(v, low) & lt(v, high), kNoOffender, v), all_dims(v));
-  current_call->checks.push_back({offender, kind, std::move(message)});
+  current_call->checks.push_back({offender, kind, std::move(message), values, low, high - 1});
+}
+
+void check_no_zero(Value values, ErrorKind kind, std::string message) {
+  if (!checks_values() || values.numel() == 0) return;
+  check_not(any(eq(values, 0), all_dims(values)), kind, std::move(message));
+  current_call->checks.back().values = values;
+  current_call->checks.back().outside = true;
 }
 
 void check_not(Value bad, ErrorKind kind, std::string message) {

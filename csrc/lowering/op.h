@@ -109,12 +109,17 @@ struct Argument {
 
 // ---- What a body may ask about the call it is lowering -----------------------------------------
 
-// What a call must not meet at run time: the program gives the offending number, which the kernel
-// reads after the launch and raises for.
+// What a call must not meet at run time: a program gives the offending number, which the kernel reads
+// and raises for.
 struct RuntimeCheck {
   Value offender;  // rank-0 S64; kNoOffender if there is none
   ErrorKind kind;
   std::function<std::string(int64_t)> message;  // from the offender
+  // Where the check is no more than that: integers that must all lie from `low` to `high`, or with `outside`
+  // none of them. What is known of them may then spare the program.
+  Value values = {};
+  int64_t low = 0, high = 0;
+  bool outside = false;
 };
 inline constexpr int64_t kNoOffender = INT64_MIN;
 
@@ -142,6 +147,8 @@ bool is_weak(Value v);
 bool checks_values();
 // The call raises `kind` with message(v) if `values` (integers) holds a v outside of low <= v < high.
 void check_range(Value values, int64_t low, int64_t high, ErrorKind kind, std::function<std::string(int64_t)> message);
+// The call raises if one of `values` (integers) is 0.
+void check_no_zero(Value values, ErrorKind kind, std::string message);
 // The call raises if `bad` (rank-0 PRED) is true.
 void check_not(Value bad, ErrorKind kind, std::string message);
 

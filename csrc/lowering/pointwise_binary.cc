@@ -23,9 +23,7 @@ Value scaled(Value y, const Scale& alpha) {
 
 // Integers can't be divided by zero.
 void check_divisor(Value b) {
-  if (is_integer(b.dtype()) && b.numel() > 0) {
-    check_not(any(eq(b, 0), hlo::Axes(all_dims(b))), ErrorKind::Runtime, "ZeroDivisionError");
-  }
+  if (is_integer(b.dtype())) check_no_zero(b, ErrorKind::Runtime, "ZeroDivisionError");
 }
 
 // The remainder with the sign of the dividend.

@@ -86,6 +86,7 @@ Extreme first_extreme(Value x, int64_t dim, bool keep_dims, bool largest) {
   if (is_floating(x.dtype())) hit = hit | is_nan(x);
   const DType index = x.dim(dim) <= INT32_MAX ? S32 : S64;
   Value first = min(where(hit, iota_like(x, dim, index), highest(graph(), index)), dim, keep_dims);
+  first = clip(first, 0, std::max<int64_t>(x.dim(dim) - 1, 0));  // tells hlo/bounds.h what it is
   return {reshape(m, first.dims()), convert(first, S64)};
 }
 

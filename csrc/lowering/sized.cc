@@ -8,12 +8,14 @@ namespace {
 
 Value flat_mask(Value x) { return reshape(ne(x, 0), {x.numel()}); }
 
-// Row-major coordinates of flat positions, a column for each dimension.
+// Row-major coordinates of flat positions, a column for each dimension. They are where they should be anyway: clip()
+// lets that be known, so that they needn't be checked as indices (hlo/bounds.h).
 Values coordinates(Value position, const Dims& dims) {
   Values columns(dims.size());
   for (size_t d = dims.size(); d-- > 0;) {
-    columns[d] = convert(d == 0 ? position : position % dims[d], S64);
-    position = position / std::max<int64_t>(dims[d], 1);
+    const int64_t size = std::max<int64_t>(dims[d], 1);
+    columns[d] = convert(clip(d == 0 ? position : position % size, 0, size - 1), S64);
+    position = position / size;
   }
   return columns;
 }

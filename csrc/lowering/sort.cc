@@ -27,8 +27,9 @@ Value order_key(Value x) {
 // Positions along the last dimension in the order of 32-bit keys held in S64; ties by position.
 Value order_of_narrow(Value key) {
   Value packed = (key << 32) | iota_like(key, -1, S64);
-  return sort({packed}, key.rank() - 1, /*stable=*/true, [](const Values& v) { return lt(v[0], v[1]); })[0] &
-         0xffffffff;
+  const int64_t last = key.rank() - 1;
+  packed = sort({packed}, last, /*stable=*/true, [](const Values& v) { return lt(v[0], v[1]); })[0];
+  return clip(packed & 0xffffffff, 0, std::max<int64_t>(key.dim(last) - 1, 0));  // tells hlo/bounds.h what it is
 }
 
 // As sort(x, iota). One operand and a plain < sort about ten times faster on the CPU plugin than two with a

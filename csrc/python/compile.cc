@@ -160,6 +160,16 @@ class CompiledGraph {
     kernels_.push_back(std::make_unique<aten::OpKernel>(
         definition(), op_.schema(), true,
         [this, key, count](const c10::OperatorHandle&, torch::jit::Stack* stack) { trace(key, count, stack); }));
+    std::vector<aten::ArgumentNote> fixed;
+    for (py::handle pair : key) {
+      const auto position = pair[py::int_(0)].cast<int>();
+      aten::ArgumentNote& note = fixed.emplace_back();
+      note.what = aten::ArgumentNote::What::Setting;
+      note.argument = 1 + position;
+      note.text = py::str(pair[py::int_(1)]);
+      note.name = "number " + std::to_string(position);
+    }
+    kernels_.back()->describe("the compiled graph", history_, std::move(fixed));
     numbers_[key] = kernels_.size() - 1;
     if (py::len(rest) == 0) plain_ = kernels_.back().get();
     return *kernels_.back();
@@ -255,6 +265,7 @@ class CompiledGraph {
   py::dict numbers_;  // the pairs to a position among the kernels
   std::vector<std::unique_ptr<aten::OpKernel>> kernels_;
   aten::OpKernel* plain_ = nullptr;  // for no numbers at all
+  std::shared_ptr<aten::CallHistory> history_ = std::make_shared<aten::CallHistory>();
 };
 
 // A Python function from tensors to tensors for code that is being captured.

@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "python/bindings.h"
+#include "runtime/compile_log.h"
 #include "runtime/disk_cache.h"
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
@@ -30,6 +31,13 @@ py::dict counters() {
   return out;
 }
 
+py::tuple compile_report() {
+  const auto report = runtime::compile_log::report();
+  py::list entries;
+  for (const auto& e : report.entries) entries.append(py::make_tuple(e.name, e.reason, e.line, e.seconds, e.from_disk));
+  return py::make_tuple(entries, report.dropped);
+}
+
 void set_eager_mode(int mode) {
   if (mode < 0 || mode > 2) fail(ErrorKind::Value, "there is no eager mode ", mode);
   runtime::set_eager_mode(static_cast<runtime::EagerMode>(mode));
@@ -51,6 +59,7 @@ void init_runtime(py::module_& m) {
   m.def("set_allow_excess_precision", &runtime::set_allow_excess_precision, py::arg("allow"));
 
   m.def("counters", &counters);
+  m.def("compile_report", &compile_report);
   m.def("loaded_programs", &runtime::loaded_programs);
   m.def("unload_programs", &runtime::unload_programs, Unlocked());
   m.def("fallback_stats", &runtime::metrics::fallback_stats);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/executor.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/env.h"
@@ -30,6 +31,26 @@ std::atomic<EagerMode>& mode() {
   return value;
 }
 
+constexpr int64_t kMostLookedAt = 1 << 18;  // elements of an upload: a fraction of a millisecond
+
+template <class T>
+Range range_of(const void* data, int64_t count) {
+  const auto* elements = static_cast<const T*>(data);
+  const auto [low, high] = std::minmax_element(elements, elements + count);
+  return {static_cast<int64_t>(*low), static_cast<int64_t>(*high)};
+}
+
+// Indices mostly come from the host: what they lie in is seen best there.
+Range range_of(const void* data, const hlo::Type& type) {
+  const int64_t count = type.numel();
+  if (count == 0 || count > kMostLookedAt) return {};
+  switch (type.dtype) {
+    case DType::S64: return range_of<int64_t>(data, count);
+    case DType::S32: return range_of<int32_t>(data, count);
+    default: return {};
+  }
+}
+
 constexpr const char* kTraceEscaped =
     "the value of a tensor is needed while its function is being traced; values are known only when the program runs";
 
@@ -51,6 +72,11 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
     fuse::record(plan, device, operands, scalars, results);
     return;
   }
+  launch_now(plan, device, operands, scalars, results);
+}
+
+void launch_now(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
+                std::span<ValueRef> results) {
   Runtime& runtime = Runtime::get();
   Program& program = plan.program();
   memory::reserve(device, plan.result_bytes + program.temporary_bytes);
@@ -99,23 +125,28 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
   for (size_t i = 0; i < results.size(); ++i) {
     results[i] = ValueRef(new DeviceValue(plan.results[i], device, pjrt::Buffer(api, outs[i])));
   }
+  if (!plan.origins.empty()) set_ranges(plan, operands, scalars, results);
   metrics::count_launch();
   after_launch(device, std::move(done));
 }
 
 ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event* done) {
   Runtime& runtime = Runtime::get();
+  metrics::count_transfer();
   memory::reserve(device, type->bytes());
   using HostUse = pjrt::Client::HostUse;
   pjrt::Buffer buffer =
       runtime.client().from_host(data, pjrt_type(type->dtype), type->dims.data(), type->dims.size(),
                                  runtime.device(device), done ? HostUse::UntilDone : HostUse::DuringCall, done);
-  return ValueRef(new DeviceValue(type, device, std::move(buffer)));
+  ValueRef value(new DeviceValue(type, device, std::move(buffer)));
+  value->set_range(range_of(data, *type));
+  return value;
 }
 
 void download(const ValueRef& value, void* data) {
   const size_t bytes = static_cast<size_t>(value->type()->bytes());
   if (bytes == 0) return;
+  metrics::count_transfer();
   fuse::materialize(value);
   TPU_CHECK(value->ready_to_use(), kTraceEscaped);
   value->buffer().read(data, bytes);
@@ -126,7 +157,9 @@ ValueRef transfer(const ValueRef& value, int device) {
   fuse::materialize(value);
   TPU_CHECK(value->ready_to_use(), kTraceEscaped);
   memory::reserve(device, value->type()->bytes());
-  return ValueRef(new DeviceValue(value->type(), device, value->buffer().copy_to(Runtime::get().device(device))));
+  ValueRef copy(new DeviceValue(value->type(), device, value->buffer().copy_to(Runtime::get().device(device))));
+  copy->set_range(value->range());
+  return copy;
 }
 
 }  // namespace tpu::runtime

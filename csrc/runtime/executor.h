@@ -28,6 +28,10 @@ struct Operand {
 void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
             std::span<ValueRef> results);
 
+// The same at once in every mode, but not under a capture; what operands wait for is run first.
+void launch_now(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
+                std::span<ValueRef> results);
+
 // Uploads `bytes` of host memory laid out as `type`, dense row-major. Blocks until the host memory
 // may be reused, unless `done` is given.
 ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event* done = nullptr);

@@ -10,6 +10,8 @@
 // Fused eager (DEFER_AND_FUSE). Launches are recorded, one graph a device, and run as one program when
 // the graph is cut. Nothing changes for the user: a value that is read is computed first.
 //
+// What is cut may become several programs: XLA's CPU compiler is kept from computing large values twice.
+//
 // Cuts: a value is needed on the host or by another device; a stream is waited for; the graph repeats
 // how it began, so that a loop settles into the same programs; or it has grown to a limit of operators
 // or bytes. A cut graph is known by its plans and their wiring: scalars and offsets are operands.

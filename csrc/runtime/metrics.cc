@@ -4,10 +4,13 @@
 #include <atomic>
 #include <mutex>
 
+#include "runtime/compile_log.h"
+
 namespace tpu::runtime::metrics {
 namespace {
 
 std::atomic<int64_t> launches{0}, plans{0}, compiled{0}, from_disk{0}, compile_nanoseconds{0};
+std::atomic<int64_t> transferred{0};
 
 // Leaked: other threads may still count while the process exits.
 struct Fallbacks {
@@ -33,6 +36,8 @@ Counters counters() {
 
 void count_launch() { launches.fetch_add(1, std::memory_order_relaxed); }
 void count_plan() { plans.fetch_add(1, std::memory_order_relaxed); }
+void count_transfer() { transferred.fetch_add(1, std::memory_order_relaxed); }
+int64_t transfers() { return transferred.load(std::memory_order_relaxed); }
 void count_disk_hit() { from_disk.fetch_add(1, std::memory_order_relaxed); }
 
 void count_compile(double seconds) {
@@ -55,6 +60,7 @@ std::map<std::string, int64_t> fallback_stats() {
 void reset() {
   for (auto* counter : {&launches, &plans, &compiled, &from_disk, &compile_nanoseconds})
     counter->store(0, std::memory_order_relaxed);
+  compile_log::clear();
   Fallbacks& all = fallbacks();
   std::lock_guard lock(all.mutex);
   all.calls.clear();

@@ -21,10 +21,13 @@ void count_launch();
 void count_plan();
 void count_compile(double seconds);
 void count_disk_hit();
+// Copies between host and device, in either direction, since the process began.
+void count_transfer();
+int64_t transfers();
 
 // CPU fallbacks: operator name (with overload) -> calls.
 void count_fallback(const std::string& op);
 std::map<std::string, int64_t> fallback_stats();
-void reset();  // fallbacks and counters
+void reset();  // all of it, and the compile log
 
 }  // namespace tpu::runtime::metrics

@@ -12,6 +12,8 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/progress.h"
+#include "runtime/compile_log.h"
 #include "runtime/device.h"
 #include "runtime/disk_cache.h"
 #include "runtime/metrics.h"
@@ -133,7 +135,7 @@ std::optional<SeenProgram> next_seen(double seconds) {
   return program;
 }
 
-Program& find_program(const std::string& mlir, std::string_view name, std::string_view line) {
+Program& find_program(const std::string& mlir, std::string_view name, std::string_view line, std::string_view reason) {
   Runtime& runtime = Runtime::get();
   const std::string options = compile_options(runtime.is_cpu());
   Hash128 key;
@@ -150,15 +152,21 @@ Program& find_program(const std::string& mlir, std::string_view name, std::strin
   }
 
   dump(mlir, name, key);
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   pjrt::Executable executable = load_from_disk(key, options);
-  if (!executable) {
-    const auto start = std::chrono::steady_clock::now();
-    executable = runtime.client().compile(mlir, options);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    metrics::count_compile(took.count());
-    TPU_LOG(1, "compiled ", name, " in ", static_cast<int64_t>(took.count() * 1e3), " ms");
+  const bool from_disk = static_cast<bool>(executable);
+  double took = seconds();
+  if (!from_disk) {
+    {
+      const Progress progress{std::string(name)};
+      executable = runtime.client().compile(mlir, options);
+    }
+    took = seconds();
+    metrics::count_compile(took);
     disk_cache::store(key, executable.serialize());
   }
+  compile_log::add({std::string(name), std::string(reason), std::string(line), took, from_disk});
   auto program = std::make_unique<Program>();
   program->generation = program_generation();
   loaded.fetch_add(1);

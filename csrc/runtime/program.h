@@ -33,7 +33,8 @@ void unload_programs();
 
 // Finds the program of `mlir` in memory, then on disk, else compiles it and stores it. Two threads
 // that want the same program compile it once. Lives for the process. Throws tpu::Error.
-Program& find_program(const std::string& mlir, std::string_view name, std::string_view line = {});
+// `line`: of the user's Python; `reason`: why no program that was there would do.
+Program& find_program(const std::string& mlir, std::string_view name, std::string_view line, std::string_view reason);
 
 // XLA options, such as {"xla_cpu_enable_fast_math", true}, for the programs that this thread finds while it lives.
 class OptionsScope {

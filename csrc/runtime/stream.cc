@@ -200,6 +200,7 @@ std::string finish(Stream& stream, Completion& completion) {
 int64_t current_stream(int device) { return current_id(device); }
 
 void set_current_stream(int device, int64_t id) {
+  if (current_id(device) == id) return;  // autograd sets the forward's stream at each of its steps
   fuse::flush(device);
   find(device, id);
   current_id(device) = id;

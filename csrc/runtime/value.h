@@ -15,6 +15,13 @@ namespace tpu::runtime {
 // The one shared copy of an equal type: compare by address. Lives for the process. Thread-safe.
 const hlo::Type* intern(const hlo::Type& type);
 
+// The numbers that the elements of an integer value lie in, ends included; all of them where nothing is known.
+struct Range {
+  int64_t low = INT64_MIN, high = INT64_MAX;
+  bool known() const { return low != INT64_MIN || high != INT64_MAX; }
+  bool within(int64_t from, int64_t to) const { return low >= from && high <= to; }
+};
+
 // What a storage held at one moment: immutable once its buffer is there. Shared by slots, by
 // launches in flight and by deferred graphs; the last owner frees the device memory.
 class DeviceValue {
@@ -40,6 +47,9 @@ class DeviceValue {
     if (state_.load(std::memory_order_acquire) == State::Failed) throw Error(*failure_);
   }
   pjrt::Buffer& buffer() { return buffer_; }
+  // What is known of the elements; set before others see the value.
+  const Range& range() const { return range_; }
+  void set_range(Range range) { range_ = range; }
 
   void retain() { owners_.fetch_add(1, std::memory_order_relaxed); }
   void release() {
@@ -57,6 +67,7 @@ class DeviceValue {
   uint64_t epoch_ = 0;  // of the flush that `id_` and `uses_` belong to; under the graph's lock
   int id_ = 0, uses_ = 0;
   std::shared_ptr<const Error> failure_;
+  Range range_;
   int64_t counted_ = -1;  // bytes in the statistics; -1: none
   pjrt::Buffer buffer_;
 };

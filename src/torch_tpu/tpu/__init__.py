@@ -29,6 +29,7 @@ from torch_tpu.tpu._device import (
 )
 from torch_tpu.tpu._modes import (
     EagerMode,
+    compile_report,
     fallback_stats,
     metrics,
     reset_metrics,
@@ -73,6 +74,7 @@ __all__ = [
     "Stream",
     "allow_excess_precision",
     "amp",
+    "compile_report",
     "current_device",
     "current_stream",
     "default_generators",

@@ -2,6 +2,7 @@
 """Eager modes, and what has run."""
 
 import enum
+from typing import NamedTuple
 
 from torch_tpu import _C
 
@@ -30,5 +31,43 @@ def metrics() -> dict[str, int | float]:
 
 
 def reset_metrics() -> None:
-    """Sets metrics() and fallback_stats() back to nothing."""
+    """Sets metrics(), fallback_stats() and compile_report() back to nothing."""
     _C.reset_metrics()
+
+
+class Compilation(NamedTuple):
+    """A program that this process compiled, or loaded from disk."""
+
+    name: str  # of the operator, or of the fused graph
+    reason: str
+    line: str  # "model.py:25"
+    seconds: float
+    from_disk: bool
+
+    def __str__(self) -> str:
+        verb = "loaded" if self.from_disk else "compiled"
+        at = f" at {self.line}" if self.line else ""
+        return f"{verb} {self.name} in {self.seconds * 1e3:.0f} ms{at}: {self.reason}"
+
+
+class CompileReport(list[Compilation]):
+    """The latest compilations, oldest first; printed, a line each and their sum."""
+
+    dropped = 0  # older ones that are not kept
+
+    def __str__(self) -> str:
+        compiled = [c for c in self if not c.from_disk]
+        total = (
+            f"{len(compiled)} compiled in {sum(c.seconds for c in compiled):.1f} s, {len(self) - len(compiled)} loaded"
+        )
+        if self.dropped:
+            total += f"; {self.dropped} older ones are not kept"
+        return "\n".join([*map(str, self), total])
+
+
+def compile_report() -> CompileReport:
+    """What was compiled since the start or `reset_metrics()`, and why; `print` shows it."""
+    entries, dropped = _C.compile_report()
+    report = CompileReport(Compilation(*entry) for entry in entries)
+    report.dropped = dropped
+    return report
