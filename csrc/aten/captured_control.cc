@@ -85,9 +85,13 @@ void captured_checks(const runtime::ValueRef& offenders, const std::vector<lower
     const auto at = static_cast<int64_t>(i);
     Value one = hlo::reshape(hlo::slice(all, {at}, {at + 1}, {1}), {});
     // The call's info is the plan builder's own; lowerings only read it.
-    const_cast<lowering::CallInfo&>(lowering::call()).checks.push_back({one, checks[i].kind, checks[i].message});
+    auto& to = innermost && innermost->checks ? *innermost->checks
+                                              : const_cast<lowering::CallInfo&>(lowering::call()).checks;
+    to.push_back({one, checks[i].kind, checks[i].message});
   }
 }
+
+CaptureScope& capture_scope() { return scope(); }
 
 Tensors captured_if(const at::Tensor& condition, const TensorFunction& then, const TensorFunction& otherwise,
                     const Tensors& operands) {

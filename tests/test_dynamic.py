@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of sizes that vary, compiled once for each bucket: values against the CPU, and how often they compile."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+SIZES = (19, 23, 17, 32, 20, 31)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Any:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def compiled_programs() -> int:
+    metrics = torch.tpu.metrics()
+    return metrics["programs_compiled"] + metrics["programs_from_disk"]
+
+
+def on_tpu(values: Any, dim: int | None = None) -> Any:
+    def move(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        moved = t.detach().tpu().requires_grad_(t.requires_grad)
+        if dim is not None and t.dim() > dim:
+            torch._dynamo.mark_dynamic(moved, dim)
+        return moved
+
+    return tree_map(move, values)
+
+
+def close(got: Any, want: Any) -> None:
+    got = tree_map(lambda t: t.detach().cpu() if isinstance(t, torch.Tensor) else t, got)
+    want = tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, want)
+    torch.testing.assert_close(got, want, atol=2e-4, rtol=2e-4, equal_nan=True)
+
+
+def rows(n: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, 6),)
+
+
+def batch(n: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(3, n, 6),)
+
+
+# What the function does, on what, and whether sizes share a program: one that can't is right all the same.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "pointwise": (lambda x: (x.sin() / x, x > 0, 1 / x), rows),
+    "sums": (lambda x: (x.sum(), x.sum(0), x.sum(1), x.mean(), x.mean(0), x.var(0), x.std(), x.prod(0)), rows),
+    "extremes": (lambda x: (x.amax(0), x.amin(), x.argmax(0), x.argmin(), x.max(0), x.median(0)), rows),
+    "of nan": (lambda x: ((x / x.abs().mul(0)).sum(0), (x / 0).amax(0), torch.log(x).sum(0)), rows),
+    "all any": (lambda x: ((x > -9).all(0), (x > 3).any(), x.count_nonzero(0)), rows),
+    "norms": (lambda x: (x.norm(), x.norm(dim=0), F.normalize(x, dim=0), torch.linalg.vector_norm(x, 1)), rows),
+    "softmax": (lambda x: (x.softmax(0), x.log_softmax(0), x.logsumexp(0), x.softmax(1)), rows),
+    "cumulative": (lambda x: (x.cumsum(0), x.cumprod(0), x.cummax(0)[0], x.flip(0).cumsum(0)), rows),
+    "products": (lambda x: (x.t() @ x, x @ x.t(), (x @ x.t()) @ x, torch.einsum("ni,nj->ij", x, x)), rows),
+    "inf in products": (lambda x: (x.t() @ x, (1 / (x - x)).t() @ x), rows),
+    "sorts": (lambda x: (x.sort(0), x.sort(0, descending=True), torch.argsort(x, dim=0, stable=True)), rows),
+    "top": (lambda x: (x.topk(5, 0), x.topk(3, 0, largest=False), x.kthvalue(2, 0)), rows),
+    "slices": (lambda x: (x[1:], x[:-1], x[-1], x[-3:], x[::2], x[2:9], x[x.shape[0] // 2 :]), rows),
+    "diff": (lambda x: (x[1:] - x[:-1], x.diff(dim=0)), rows),
+    "moves": (lambda x: (x.t().contiguous(), x.flip(0), x.roll(2, 0), x.roll(-3, 0), x.roll(1, 1)), rows),
+    "pads": (lambda x: (F.pad(x, (1, 2)), F.pad(x, (0, 0, 3, 2)), F.pad(x, (0, 0, -2, -1), value=5.0)), rows),
+    "reflects": (lambda x: (F.pad(x, (0, 0, 2, 3), mode="replicate"), F.pad(x, (2, 3), mode="reflect")), batch),
+    "cats": (lambda x: (torch.cat([x, x * 2]), torch.cat([x, x[:2], x]), torch.stack([x, -x], 1)), rows),
+    "reshapes": (lambda x: (x.reshape(-1), x.reshape(-1, 3), x.t().reshape(-1), x.reshape(2, 3, -1)), rows),
+    "joined": (lambda x: (x.reshape(-1, 6), x.reshape(-1), x.transpose(0, 1).reshape(-1, 18), x.flatten(1)), batch),
+    "factories": (
+        lambda x: (torch.arange(x.shape[0], device=x.device), torch.ones(x.shape[0], device=x.device) * x.shape[0]),
+        rows,
+    ),
+    "numbers": (lambda x: (x * x.shape[0], x.sum() / x.shape[0], x + x.numel(), x.shape[0] ** 0.5 * x), rows),
+    "triangles": (lambda x: ((x @ x.t()).tril(), (x @ x.t()).triu(1), torch.eye(x.shape[0], device=x.device)), rows),
+    "masks": (lambda x: (x.masked_fill(x > 0, 0), torch.where(x > 0, x, 1.0), x.clamp(-1, 1)), rows),
+    "expands": (lambda x: (x[:, None] - x[None], x.unsqueeze(0).expand(2, -1, -1), x.repeat(2, 1)), rows),
+    "gathers": (
+        lambda x, i: (x[i], x.index_select(0, i), x.gather(0, i[:, None].expand(-1, 6)), F.embedding(i, x)),
+        lambda n: (torch.randn(n, 6), torch.randint(0, n, (n,))),
+    ),
+    "negative index": (lambda x, i: x[-i - 1], lambda n: (torch.randn(n, 6), torch.randint(0, n, (n,)))),
+    "scatters": (
+        lambda x, i: (
+            torch.zeros_like(x).index_add(0, i, x),
+            torch.zeros(7, 6, device=x.device).index_add(0, i % 7, x),
+            x.index_put((i[:4],), x[:4] * 2, accumulate=True),
+            x.scatter_add(0, i[:, None].expand(-1, 6), x),
+        ),
+        lambda n: (torch.randn(n, 6), torch.randperm(n)),
+    ),
+    "pools": (
+        lambda x: (F.avg_pool1d(x.transpose(1, 2), 3, 2), F.max_pool1d(x.transpose(1, 2), 3, 1, 1)),
+        batch,
+    ),
+    "convolutions": (
+        lambda x, w: (F.conv1d(x.transpose(1, 2), w), F.conv1d(x.transpose(1, 2), w, stride=2, padding=2)),
+        lambda n: (torch.randn(3, n, 6), torch.randn(4, 6, 3)),
+    ),
+    "normalized": (
+        lambda x: (F.layer_norm(x, (6,)), F.batch_norm(x.transpose(1, 2), None, None, training=True)),
+        batch,
+    ),
+    "groups": (lambda x: F.group_norm(x.transpose(1, 2), 3), batch),
+    "losses": (
+        lambda x, y: (F.cross_entropy(x, y), F.mse_loss(x, x * 2), F.nll_loss(x, y, reduction="sum")),
+        lambda n: (torch.randn(n, 6), torch.randint(0, 6, (n,))),
+    ),
+    "ignored": (
+        lambda x, y: F.cross_entropy(x, y, ignore_index=2),
+        lambda n: (torch.randn(n, 6), torch.randint(0, 6, (n,))),
+    ),
+    "attention": (
+        lambda x: (
+            F.scaled_dot_product_attention(x, x, x),
+            F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+        ),
+        batch,
+    ),
+    "integers": (lambda x: (x // 2, x % 3, x.sum(0), x.cumsum(0), x.bitwise_and(3)), lambda n: (torch.arange(n * 2).view(n, 2),)),
+    "complex": (lambda x: (torch.view_as_complex(x.view(-1, 3, 2)).abs().sum(0),), rows),
+    "a length that varies in two": (lambda x, y: x @ y.t(), lambda n: (torch.randn(n, 6), torch.randn(n + 5, 6))),
+    "half": (lambda x: (x.sum(0), x.softmax(0), x.t() @ x), lambda n: (torch.randn(n, 6).bfloat16().float(),)),
+    "searches": (
+        lambda x, y: (torch.searchsorted(x, y), torch.bucketize(y, x)),
+        lambda n: (torch.randn(n).sort()[0], torch.randn(n)),
+    ),
+    "resized": (lambda x: F.interpolate(x.transpose(1, 2), scale_factor=2), batch),
+    "chunks": (lambda x: x.chunk(2), rows),
+    "windows": (lambda x: x.unfold(0, 4, 2), rows),
+    "histogram": (lambda x: torch.histc(x, 5, -2, 2), rows),
+    "lstm-like": (lambda x: x.cumsum(1).flip(1).cumsum(1).transpose(0, 1), batch),
+    "logcumsumexp": (lambda x: x.logcumsumexp(0), rows),
+    "linalg": (lambda x: (torch.linalg.inv(x.t() @ x), torch.linalg.cholesky(x.t() @ x)), rows),
+    "distances": (lambda x: F.pdist(x), rows),
+    "fft": (lambda x: torch.fft.rfft(x, dim=0).abs(), rows),
+}
+# Each size compiles by itself: why.
+EXACT = {
+    "logcumsumexp": "doubles a shift as often as the size needs",
+    "fft": "no rule: the whole result depends on the length",
+}
+
+
+def shared(name: str, programs: int, functions: int = 1) -> None:
+    if name in EXACT:
+        assert programs > 2 * functions
+    else:
+        assert programs <= 2 * functions, "one for the first size and one for the bucket"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values(name: str) -> None:
+    function, make = FUNCTIONS[name]
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    before = compiled_programs()
+    for n in SIZES:
+        inputs = make(n)
+        close(compiled(*on_tpu(inputs)), function(*inputs))
+    shared(name, compiled_programs() - before)
