@@ -98,7 +98,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
         lambda n: (torch.randn(n, 6), torch.randperm(n)),
     ),
     "pools": (
-        lambda x: (F.avg_pool1d(x.transpose(1, 2), 3, 2), F.max_pool1d(x.transpose(1, 2), 3, 1, 1)),
+        lambda x: (F.avg_pool1d(x.transpose(1, 2), 3, 2), F.max_pool2d(x, (3, 1), 2)),
         batch,
     ),
     "convolutions": (

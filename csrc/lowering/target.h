@@ -29,6 +29,8 @@ struct Target {
 const Target& cpu_target();
 // A TPU of this generation; "TPU" where only the kind is known. Lives for the process.
 const Target& tpu_target(std::string_view generation);
+// The same with forms that are one for all sizes of a dimension.
+const Target& any_size_target(const Target& target);
 
 // One choice as the report of a compilation shows it.
 struct Choice {

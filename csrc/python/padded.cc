@@ -20,6 +20,7 @@
 #include "aten/copy.h"
 #include "aten/kernel.h"
 #include "aten/storage.h"
+#include "aten/target.h"
 #include "hlo/math.h"
 #include "hlo/padded.h"
 #include "python/bindings.h"
@@ -59,6 +60,7 @@ class TracedGraph {
     runtime::Capture capture(*graph_, device, seed, offset);
     aten::CaptureScope scope(capture, *graph_, device, seed, offset);
     scope.checks = &checks_;
+    const aten::AnySizeScope any_size;
     at::AutoDispatchBelowADInplaceOrView below;
     py::list given;
     std::vector<at::Tensor> placeholders;
@@ -247,6 +249,7 @@ void init_padded(py::module_& m) {
   });
   py::class_<TracedGraph>(m, "TracedGraph", "One run of a function on placeholders of some sizes.")
       .def(py::init<py::function, py::list>(), py::arg("trace"), py::arg("arguments"))
+      .def("__str__", [](const TracedGraph& self) { return hlo::print_short(*self.graph()); })
       .def_property_readonly("random", &TracedGraph::random)
       .def_property_readonly("written", &TracedGraph::written)
       .def_property_readonly("results", &TracedGraph::results)

@@ -227,14 +227,19 @@ class Bucketed:
         others = [known for known in self.sizes if known not in (sizes, bucket)][-2:]
         samples = [own, *(self._traced(inputs, known) for known in others)]
         tensors = [i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
-        try:
-            program = _Program(self._large(inputs, bucket), samples, tensors, self.options)
-        except _C.NotPadded:
-            self.refused.add(bucket)
-            raise
-        programs.append(program)
-        log.info("sizes %s open the bucket %s", sizes, bucket)
-        return self._size(program, program.padded.numbers(own), own, inputs)
+        # Where a bucket's size is that of something else too, the graph has another form there: one more is none.
+        for room in (bucket, tuple(n if n in sizes else n + 1 for n in bucket)):
+            try:
+                program = _Program(self._large(inputs, room), samples, tensors, self.options)
+                size = self._size(program, program.padded.numbers(own), own, inputs)
+            except _C.NotPadded as error:
+                reason = error
+                continue
+            programs.append(program)
+            log.info("sizes %s open the bucket %s", sizes, room)
+            return size
+        self.refused.add(bucket)
+        raise reason
 
     def _large(self, inputs: list[Any], bucket: tuple[int, ...]) -> Any:
         try:
