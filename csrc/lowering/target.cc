@@ -58,12 +58,11 @@ const Target& tpu_target(std::string_view generation) {
 }
 
 const Target& any_size_target(const Target& target) {
-  if (!target.strip_sums) return target;
   static auto* mutex = new std::mutex;
   static auto* targets = new std::map<std::string, Target>;
   std::lock_guard lock(*mutex);
   const auto [any, fresh] = targets->emplace(target.name, target);
-  if (fresh) any->second.strip_sums = false;
+  if (fresh) any->second.strip_sums = false, any->second.any_size = true;
   return any->second;
 }
 

@@ -21,6 +21,7 @@ struct Target {
   bool scattered_positions = true;
   bool strip_sums = true;
   bool plain_extremes = true;
+  bool any_size = false;  // forms that don't depend on how large a dimension is, where those have a choice
 
   bool is_cpu() const { return name == "CPU"; }
 };

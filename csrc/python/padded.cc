@@ -225,7 +225,7 @@ at::Tensor packed(const at::Tensor& t, int64_t room) {
   }
   const Sizes sizes = t.sizes().vec(), strides = strides_like(sizes, t);
   at::Tensor host = at::empty_strided(sizes, strides, t.options().device(c10::kCPU));
-  host.copy_(t);
+  host.copy_(t);  // of what was never written: zeros, without a program
   at::Tensor longer = at::zeros({room}, host.options());
   std::memcpy(longer.mutable_data_ptr(), host.const_data_ptr(), static_cast<size_t>(host.nbytes()));
   return aten::to_device(longer, t.is_privateuseone() ? t.device().index() : runtime::current_device());

@@ -22,7 +22,7 @@ class Policy:
 
     buckets: tuple[int, ...] | None = None  # None: powers of two, from `smallest` on
     exact: int = 1
-    smallest: int = 16
+    smallest: int = 32
 
     @staticmethod
     def of(options: dict[str, Any]) -> "Policy":
@@ -91,6 +91,10 @@ class Symbols:
             else:
                 out[i] = int(form.xreplace(given))
         return out
+
+    def fit(self, inputs: Sequence[Any], sizes: tuple[int, ...]) -> bool:
+        """Whether the inputs are as the symbols say: an operator's fake results may differ from its real ones."""
+        return all(not isinstance(given, tuple) or list(given[0].shape) == given[1] for given in self.at(inputs, sizes))
 
 
 def _expression(value: Any) -> sympy.Expr:
@@ -193,7 +197,10 @@ class Bucketed:
         if len(self.sizes | {sizes: None}) <= self.policy.exact:
             return _Size()
         bucket = self._bucket(sizes)
-        if None in bucket or bucket in self.refused:
+        if None in bucket or (bucket in self.refused and bucket not in self.programs):
+            return _Size()
+        if not self.symbols.fit(inputs, sizes):
+            log.info("sizes %s get a program of their own: an input is not as PyTorch's tracing has it", sizes)
             return _Size()
         with torch.no_grad():
             own = self._traced(inputs, sizes)
@@ -214,7 +221,7 @@ class Bucketed:
         if own.random:
             self.refused.add(bucket)
             raise _C.NotPadded("random numbers are drawn for the true size")
-        programs = self.programs.setdefault(bucket, [])
+        programs = self.programs.get(bucket, [])
         for program in programs:
             if [kind for kind, *_ in program.outputs] != [kind for kind, *_ in own.outputs]:
                 continue
@@ -222,7 +229,7 @@ class Bucketed:
                 return self._size(program, program.padded.numbers(own), own, inputs)
             except _C.NotPadded as reason:
                 log.info("sizes %s, bucket %s: %s", sizes, bucket, reason)
-        if len(programs) == self.VARIANTS:
+        if len(programs) == self.VARIANTS or bucket in self.refused:
             raise _C.NotPadded("numbers that depend on the sizes in too many ways")
         others = [known for known in self.sizes if known not in (sizes, bucket)][-2:]
         samples = [own, *(self._traced(inputs, known) for known in others)]
@@ -235,7 +242,7 @@ class Bucketed:
             except _C.NotPadded as error:
                 reason = error
                 continue
-            programs.append(program)
+            self.programs.setdefault(bucket, []).append(program)
             log.info("sizes %s open the bucket %s", sizes, room)
             return size
         self.refused.add(bucket)
