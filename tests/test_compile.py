@@ -599,3 +599,57 @@ def test_a_second_process_compiles_nothing(tmp_path: Any) -> None:
     second = subprocess_run.run(SECOND_PROCESS, TORCH_TPU_CACHE_DIR=str(tmp_path)).split()
     assert int(first[0]) > 0 and int(second[0]) == 0
     assert first[1] == second[1]
+
+
+# ---- Around the program ------------------------------------------------------------------------------------------
+
+
+def test_the_generators_state_is_set_between_two_programs() -> None:
+    state = torch.tpu.get_rng_state()
+
+    def draw(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch.tpu.set_rng_state(state)
+        first = torch.rand_like(x)
+        between = torch.tpu.get_rng_state()
+        torch.tpu.manual_seed(3)
+        return first, between, torch.rand_like(x)
+
+    x = torch.ones(4).tpu()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = torch.compile(draw, backend="tpu")(x)
+    close(got, [t.cpu() for t in draw(x)])
+
+
+def test_sizes_that_depend_on_values() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        kept = x[x > 5]
+        return (kept * 2).sum() + kept.shape[0]
+
+    check(run, BASE.clone())
+    given = BASE.tpu()
+    torch._dynamo.decorators.mark_unbacked(given, 0)
+    close(torch.compile(lambda x: x.sin().sum(0), backend="tpu")(given), BASE.sin().sum(0))
+
+
+def test_the_memory_report() -> None:
+    w = torch.randn(64, 64).tpu().requires_grad_()
+    compiled = torch.compile(lambda x: torch.tanh(x @ w).sum(), backend="tpu")
+    with torch.tpu.compiler.memory_report() as report:
+        compiled(torch.randn(8, 64).tpu()).backward()
+    assert len(report) == 2  # forward and backward
+    assert report[0].arguments == 4 * (64 * 64 + 8 * 64)
+    assert all(p.peak >= p.arguments + p.outputs - p.aliased for p in report)
+
+
+LOGGED = """
+import sys
+sys.stderr = sys.stdout
+import torch
+torch.compile(lambda x: x.sin() + 1, backend="tpu")(torch.ones(3).tpu())
+"""
+
+
+def test_torch_logs() -> None:
+    text = subprocess_run.run(LOGGED, TORCH_LOGS="graph_code,aot_graphs")
+    assert "torch.ops.aten.sin" in text or "aten.sin.default" in text

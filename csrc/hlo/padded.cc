@@ -46,9 +46,9 @@ void Listing::read(Item& item) {
       continue;
     }
     size_t end = i + 1;
-    while (end < text.size() && (is_digit(text[end]) || text[end] == '.' ||
-                                 (floating && (text[end] == 'e' || ((text[end] == '-' || text[end] == '+') &&
-                                                                    text[end - 1] == 'e')))))
+    while (end < text.size() &&
+           (is_digit(text[end]) || text[end] == '.' ||
+            (floating && (text[end] == 'e' || ((text[end] == '-' || text[end] == '+') && text[end - 1] == 'e')))))
       ++end;
     const char* first = text.data() + i;
     const char* last = text.data() + end;

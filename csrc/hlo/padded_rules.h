@@ -26,13 +26,18 @@ class Padder {
 
   // What is known of the traced graph's numbers.
   Numbers sizes(const Value& traced) const;
-  Numbers attribute(const Node& node, const std::string& name) const;  // none if it isn't there
-  Dims fixed(const Node& node, const std::string& name) const;         // NotPadded if one varies
+  Numbers attribute(const Node& node, const std::string& name) const;                  // none if it isn't there
+  Dims fixed(const Node& node, const std::string& name) const;                         // NotPadded if one varies
   void only_varies(const Node& node, std::initializer_list<const char*> names) const;  // else NotPadded
-  bool plain(const Node& node) const;                                  // nothing in it varies
+  bool plain(const Node& node) const;                                                  // nothing in it varies
   void require(const Node& node, const char* what, PaddedGraph::Condition condition);
 
+  static int64_t value_of(const Number& n, const std::vector<int64_t>& slots) {
+    return n.varies() ? slots[static_cast<size_t>(n.slot)] : n.padded;
+  }
+
   // Making the new graph.
+  static Value as(Value v, DType t);
   Value number(const Number& n);  // rank-0 S64
   Value mapped(const Value& traced) const;
   Values copy(const Region& region);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled functions of sizes that vary: graphs traced at several sizes, and one of them as a program for all.
+#include "hlo/padded.h"
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -22,7 +24,6 @@
 #include "aten/storage.h"
 #include "aten/target.h"
 #include "hlo/math.h"
-#include "hlo/padded.h"
 #include "python/bindings.h"
 #include "runtime/device.h"
 
@@ -76,8 +77,7 @@ class TracedGraph {
       const at::Tensor& like = THPVariable_Unpack(tensor.ptr());
       const Sizes sizes = pair ? py::reinterpret_borrow<py::tuple>(argument)[1].cast<Sizes>() : like.sizes().vec();
       const Sizes strides = strides_like(sizes, like);
-      const hlo::Value v =
-          graph_->parameter({aten::dtype_of(like.scalar_type()), aten::physical_dims(sizes, strides)});
+      const hlo::Value v = graph_->parameter({aten::dtype_of(like.scalar_type()), aten::physical_dims(sizes, strides)});
       // Views of what is padded can be taken of the tensor itself only if it lies as the placeholder does.
       plain_.push_back(strides_like(like.sizes().vec(), like) == like.strides().vec());
       before.push_back(capture.placeholder(v));
@@ -113,15 +113,13 @@ class TracedGraph {
  private:
   py::object output(py::handle result, const std::vector<at::Tensor>& placeholders, runtime::Capture& capture,
                     hlo::Values& fresh) {
-    if (!THPVariable_Check(result.ptr()))
-      return py::make_tuple("constant", py::reinterpret_borrow<py::object>(result));
+    if (!THPVariable_Check(result.ptr())) return py::make_tuple("constant", py::reinterpret_borrow<py::object>(result));
     const at::Tensor& t = THPVariable_Unpack(result.ptr());
     for (size_t i = 0; i < placeholders.size(); ++i) {
       if (!placeholders[i].storage().is_alias_of(t.storage())) continue;
       if (placeholders[i].unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) return py::make_tuple("input", i);
       const bool plain = !t.is_conj() && !t.is_neg() && t.scalar_type() == placeholders[i].scalar_type();
-      if (plain && plain_[i])
-        return py::make_tuple("view", i, t.sizes().vec(), t.strides().vec(), t.storage_offset());
+      if (plain && plain_[i]) return py::make_tuple("view", i, t.sizes().vec(), t.strides().vec(), t.storage_offset());
     }
     hlo::Value v = aten::captured_value(*graph_, t, capture);
     Sizes strides = t.strides().vec();

@@ -5,7 +5,6 @@ eager; one StableHLO program for each kind of arguments comes out."""
 import contextvars
 import functools
 import operator
-import os
 import re
 import threading
 import warnings
@@ -18,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch_tpu import _C
 from torch_tpu.compile import control_flow
 from torch_tpu.compile.buckets import Bucketed, Policy, Symbols
+from torch_tpu.compile.checkpoints import Checkpoints
 
 # XLA's options for what is compiled in this context (torch.tpu.compiler).
 compiler_options: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("compiler_options", default={})  # noqa: B039
@@ -131,9 +131,21 @@ class _Interpreter(torch.fx.Interpreter):
 
     failed: tuple[Node, Exception, str] | None = None
 
+    def __init__(self, gm: GraphModule):
+        super().__init__(gm)
+        self.checkpoints = Checkpoints(gm)
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def fetch(used: Node) -> Any:
+            return self.checkpoints.argument(n, used, self.env[used])
+
+        return torch.fx.node.map_arg(n.args, fetch), torch.fx.node.map_arg(n.kwargs, fetch)
+
     def run_node(self, n: Node) -> Any:
         try:
-            return super().run_node(n)
+            value = super().run_node(n)
+            self.checkpoints.made(n, value)
+            return value
         except Exception as error:
             if n.op == "call_function":
                 self.failed = n, error, str(error).split("\n")[0]
@@ -150,7 +162,7 @@ class _Interpreter(torch.fx.Interpreter):
 def report(node: Node, reason: str, cause: Exception) -> None:
     """Warns that `node` runs outside of the program, or raises, as TORCH_TPU_CPU_FALLBACK says."""
     text = f"{node.target} at {user_line(node)} can't be part of a compiled program"
-    policy = os.environ.get("TORCH_TPU_CPU_FALLBACK")
+    policy = _C.cpu_fallback()
     if policy == "error":
         raise NotImplementedError(f"{text}: {reason}") from cause
     if policy != "allow":
