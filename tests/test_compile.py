@@ -310,6 +310,24 @@ def test_checkpoint_is_recomputed() -> None:
     assert kept < whole / 4
 
 
+def test_checkpoints_are_recomputed_one_after_the_other(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one's inputs wait for the gradient that comes down to it, so that XLA holds no two at once."""
+    weights = [torch.randn(16, 16).tpu().requires_grad_() for _ in range(3)]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = checkpoint(lambda x, w: torch.tanh(torch.tanh(x @ w) @ w), x, w, use_reentrant=False)
+        return x.square().sum()
+
+    x = torch.randn(4, 16).tpu().requires_grad_()
+    want = torch.autograd.grad(run(x), (x, *weights))
+    monkeypatch.setenv("TORCH_TPU_DUMP", str(tmp_path))
+    got = torch.autograd.grad(torch.compile(run, backend="tpu")(x), (x, *weights))
+    close(got, [t.cpu() for t in want], atol=1e-5, rtol=1e-4)
+    counts = [f.read_text().count("optimization_barrier") for f in sorted(tmp_path.glob("*compiled*"))]
+    assert counts[0] == 0 and counts[1] >= 3
+
+
 def test_flex_attention() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -573,6 +591,36 @@ def test_a_functional_training_step_is_one_program() -> None:
         close(compiled(given, x_tpu), step(parameters, x), atol=1e-5, rtol=1e-4)
     assert compiled_programs() - before <= 1
     close(given, parameters, atol=1e-5, rtol=1e-4)
+
+
+def test_a_training_step_with_an_optimizer_is_one_program() -> None:
+    from torch.optim.adamw import adamw
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def step(state: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+        def loss_of(p: dict[str, torch.Tensor]) -> torch.Tensor:
+            return torch.func.functional_call(model, p, (x,)).square().mean()
+
+        gradients, loss = torch.func.grad_and_value(loss_of)(state["p"])
+        with torch.no_grad():
+            parameters, ordered = list(state["p"].values()), [gradients[name] for name in state["p"]]
+            kinds = {"amsgrad": False, "maximize": False, "capturable": False, "foreach": False}
+            rates = {"beta1": 0.9, "beta2": 0.99, "lr": 1e-2, "weight_decay": 0.1, "eps": 1e-8}
+            adamw(parameters, ordered, state["m"], state["v"], [], state["steps"], **kinds, **rates)
+        return loss
+
+    parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+    moments = {kind: [torch.zeros_like(p) for p in parameters.values()] for kind in "mv"}
+    state = {"p": parameters, **moments, "steps": [torch.zeros(()) for _ in parameters]}
+    given, x = on_tpu(state), torch.randn(8, 6)
+    x_tpu = x.tpu()
+    compiled = torch.compile(step, backend="tpu", fullgraph=True)
+    before = compiled_programs()
+    for _ in range(3):
+        close(compiled(given, x_tpu), step(state, x), atol=1e-5, rtol=1e-4)
+    assert compiled_programs() - before <= 1
+    close(given, state, atol=1e-5, rtol=1e-4)
 
 
 def test_export_runs_on_the_device() -> None:

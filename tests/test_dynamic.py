@@ -125,7 +125,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
         ),
         batch,
     ),
-    "integers": (lambda x: (x // 2, x % 3, x.sum(0), x.cumsum(0), x.bitwise_and(3)), lambda n: (torch.arange(n * 2).view(n, 2),)),
+    "integers": (
+        lambda x: (x // 2, x % 3, x.sum(0), x.cumsum(0), x.bitwise_and(3)),
+        lambda n: (torch.arange(n * 2).view(n, 2),),
+    ),
     "complex": (lambda x: (torch.view_as_complex(x.view(-1, 3, 2)).abs().sum(0),), rows),
     "a length that varies in two": (lambda x, y: x @ y.t(), lambda n: (torch.randn(n, 6), torch.randn(n + 5, 6))),
     "half": (lambda x: (x.sum(0), x.softmax(0), x.t() @ x), lambda n: (torch.randn(n, 6).bfloat16().float(),)),
@@ -172,7 +175,8 @@ def test_values(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", "sums norms softmax products slices pads cats joined gathers scatters losses attention numbers groups".split()
+    "name",
+    "sums norms softmax products slices pads cats joined gathers scatters losses attention numbers".split(),
 )
 def test_gradients(name: str) -> None:
     function, make = FUNCTIONS[name]

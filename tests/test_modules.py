@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every entry of PyTorch's module_db: outputs and gradients on tpu against the CPU, in eager and compiled (one sample, of
-every fourth entry without TORCH_TPU_TEST_GRID=1). See expected_failures.txt."""
+"""Every entry of PyTorch's module_db: outputs and gradients on tpu against the CPU, in eager and compiled (one sample;
+of every fourth entry without TORCH_TPU_TEST_GRID=1). See expected_failures.txt."""
 
 import copy
 from typing import Any

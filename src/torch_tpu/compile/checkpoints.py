@@ -11,8 +11,8 @@ AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 class Checkpoints:
-    """For one run of a backward graph. What a checkpoint recomputes depends on saved tensors alone: XLA might compute all
-    checkpoints first and hold them at once, or make one of two. So its inputs go through an optimization barrier
+    """For one run of a backward graph. What a checkpoint recomputes depends on saved tensors alone: XLA might compute
+    all checkpoints first and hold them at once, or make one of two. So its inputs go through an optimization barrier
     together with the gradient that has come down to it."""
 
     def __init__(self, gm: GraphModule):
