@@ -255,3 +255,77 @@ def test_training_on_many_lengths() -> None:
         for a, b in zip(on_device.parameters(), model.parameters(), strict=True):
             close(a.grad, b.grad)
     assert compiled_programs() - before <= 12
+
+
+def test_bounds_and_buckets_of_the_user() -> None:
+    compiled = torch.compile(lambda x: x.softmax(0), backend="tpu")
+    before = compiled_programs()
+    for n in (20, 70, 99, 100):  # one as it is, one bucket, which ends at the bound
+        x = torch.randn(n, 4)
+        given = x.tpu()
+        torch._dynamo.mark_dynamic(given, 0, min=2, max=100)
+        close(compiled(given), x.softmax(0))
+    assert compiled_programs() - before == 2
+    for options, programs in (({"size_buckets": []}, 4), ({"exact_sizes": 4}, 4), ({"size_buckets": [300]}, 2)):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: x.log_softmax(0), backend="tpu", dynamic=True, options=options)
+        before = compiled_programs()
+        for n in (120, 170, 199, 200):
+            x = torch.randn(n, 3)
+            close(compiled(x.tpu()), x.log_softmax(0))
+        assert compiled_programs() - before <= programs
+    with pytest.raises(Exception, match="size_buckets"):
+        torch.compile(lambda x: x + 1, backend="tpu", options={"size_buckets": [0]})(torch.ones(3).tpu())
+
+
+def test_inputs_passed_on_and_in_other_orders() -> None:
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, x.t(), x[1:], x.sin().t(), x * 2
+
+    compiled = torch.compile(run, backend="tpu", dynamic=True)
+    for n in (20, 21, 22, 40, 21):
+        x = torch.randn(4, n)
+        got, want = compiled(x.tpu().t()), run(x.t())
+        close(got, want)
+        assert [t.stride() for t in got] == [t.stride() for t in want]
+        wide = torch.randn(n, 9)
+        close(compiled(wide.tpu()[:, 2:6]), run(wide[:, 2:6]))
+
+
+def test_inputs_written_to() -> None:
+    def run(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        total.add_(x.sum(0))
+        return x.cumsum(0)
+
+    def grown(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1).sum()
+
+    compiled, compiled_grown = (torch.compile(f, backend="tpu", dynamic=True) for f in (run, grown))
+    total = torch.zeros(4)
+    given = total.tpu()
+    for n in (20, 21, 22, 40, 21, 32):
+        x = torch.randn(n, 4)
+        on_device = x.tpu()
+        close(compiled(on_device, given), run(x, total))
+        close(given, total)
+        close(compiled_grown(on_device), grown(x))
+        close(on_device, x)
+
+
+def test_random_numbers_are_those_of_the_true_size() -> None:
+    compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu", dynamic=True)
+    for n in (20, 21, 22):
+        x = torch.ones(n, 4).tpu()
+        torch.manual_seed(1)
+        got = compiled(x)
+        torch.manual_seed(1)
+        torch.testing.assert_close(got, F.dropout(x, 0.5))
+
+
+def test_an_index_beyond_the_true_size_raises() -> None:
+    compiled = torch.compile(lambda x, i: x[i], backend="tpu", dynamic=True)
+    for n in (20, 21, 22):
+        x = torch.randn(n, 4)
+        close(compiled(x.tpu(), torch.tensor([1, n - 1]).tpu()), x[[1, n - 1]])
+    with pytest.raises(IndexError, match="25"):
+        compiled(torch.randn(22, 4).tpu(), torch.tensor([1, 25]).tpu())

@@ -24,9 +24,7 @@ const lowering::Target& own_target() {
 
 }  // namespace
 
-const lowering::Target* scoped_target() {
-  return of_thread ? of_thread : scoped.load(std::memory_order_acquire);
-}
+const lowering::Target* scoped_target() { return of_thread ? of_thread : scoped.load(std::memory_order_acquire); }
 
 const lowering::Target& target() {
   const lowering::Target* set = scoped_target();
