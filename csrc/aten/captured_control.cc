@@ -85,8 +85,8 @@ void captured_checks(const runtime::ValueRef& offenders, const std::vector<lower
     const auto at = static_cast<int64_t>(i);
     Value one = hlo::reshape(hlo::slice(all, {at}, {at + 1}, {1}), {});
     // The call's info is the plan builder's own; lowerings only read it.
-    auto& to = innermost && innermost->checks ? *innermost->checks
-                                              : const_cast<lowering::CallInfo&>(lowering::call()).checks;
+    auto& to =
+        innermost && innermost->checks ? *innermost->checks : const_cast<lowering::CallInfo&>(lowering::call()).checks;
     to.push_back({one, checks[i].kind, checks[i].message});
   }
 }
