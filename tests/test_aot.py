@@ -168,6 +168,15 @@ def test_loops_count_as_often_as_they_run():
 
 
 @needs_libtpu
+def test_exported_program():
+    net = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)).eval()
+    exported = torch.export.export(net, (torch.empty(64, 128),))
+    report = aot.compile(exported.module(), (torch.empty(64, 128),), topology="v6e:2x2")
+    assert report.product_flops == 2 * 2 * 64 * 128 * 256
+    assert {name for name, _ in report.inputs} >= {"0.weight", "2.bias"}
+
+
+@needs_libtpu
 def test_functions_and_float32():
     weight = torch.randn(128, 128, device="tpu")
     before = weight.cpu()

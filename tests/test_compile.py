@@ -310,6 +310,24 @@ def test_checkpoint_is_recomputed() -> None:
     assert kept < whole / 4
 
 
+def test_checkpoints_are_recomputed_one_after_the_other(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one's inputs wait for the gradient that comes down to it, so that XLA holds no two at once."""
+    weights = [torch.randn(16, 16).tpu().requires_grad_() for _ in range(3)]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = checkpoint(lambda x, w: torch.tanh(torch.tanh(x @ w) @ w), x, w, use_reentrant=False)
+        return x.square().sum()
+
+    x = torch.randn(4, 16).tpu().requires_grad_()
+    want = torch.autograd.grad(run(x), (x, *weights))
+    monkeypatch.setenv("TORCH_TPU_DUMP", str(tmp_path))
+    got = torch.autograd.grad(torch.compile(run, backend="tpu")(x), (x, *weights))
+    close(got, [t.cpu() for t in want], atol=1e-5, rtol=1e-4)
+    counts = [f.read_text().count("optimization_barrier") for f in sorted(tmp_path.glob("*compiled*"))]
+    assert counts[0] == 0 and counts[1] >= 3
+
+
 def test_flex_attention() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -575,6 +593,36 @@ def test_a_functional_training_step_is_one_program() -> None:
     close(given, parameters, atol=1e-5, rtol=1e-4)
 
 
+def test_a_training_step_with_an_optimizer_is_one_program() -> None:
+    from torch.optim.adamw import adamw
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def step(state: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+        def loss_of(p: dict[str, torch.Tensor]) -> torch.Tensor:
+            return torch.func.functional_call(model, p, (x,)).square().mean()
+
+        gradients, loss = torch.func.grad_and_value(loss_of)(state["p"])
+        with torch.no_grad():
+            parameters, ordered = list(state["p"].values()), [gradients[name] for name in state["p"]]
+            kinds = {"amsgrad": False, "maximize": False, "capturable": False, "foreach": False}
+            rates = {"beta1": 0.9, "beta2": 0.99, "lr": 1e-2, "weight_decay": 0.1, "eps": 1e-8}
+            adamw(parameters, ordered, state["m"], state["v"], [], state["steps"], **kinds, **rates)
+        return loss
+
+    parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+    moments = {kind: [torch.zeros_like(p) for p in parameters.values()] for kind in "mv"}
+    state = {"p": parameters, **moments, "steps": [torch.zeros(()) for _ in parameters]}
+    given, x = on_tpu(state), torch.randn(8, 6)
+    x_tpu = x.tpu()
+    compiled = torch.compile(step, backend="tpu", fullgraph=True)
+    before = compiled_programs()
+    for _ in range(3):
+        close(compiled(given, x_tpu), step(state, x), atol=1e-5, rtol=1e-4)
+    assert compiled_programs() - before <= 1
+    close(given, state, atol=1e-5, rtol=1e-4)
+
+
 def test_export_runs_on_the_device() -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()
     exported = torch.export.export(copy.deepcopy(model).tpu(), (BASE.tpu(),))
@@ -599,3 +647,57 @@ def test_a_second_process_compiles_nothing(tmp_path: Any) -> None:
     second = subprocess_run.run(SECOND_PROCESS, TORCH_TPU_CACHE_DIR=str(tmp_path)).split()
     assert int(first[0]) > 0 and int(second[0]) == 0
     assert first[1] == second[1]
+
+
+# ---- Around the program ------------------------------------------------------------------------------------------
+
+
+def test_the_generators_state_is_set_between_two_programs() -> None:
+    state = torch.tpu.get_rng_state()
+
+    def draw(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch.tpu.set_rng_state(state)
+        first = torch.rand_like(x)
+        between = torch.tpu.get_rng_state()
+        torch.tpu.manual_seed(3)
+        return first, between, torch.rand_like(x)
+
+    x = torch.ones(4).tpu()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = torch.compile(draw, backend="tpu")(x)
+    close(got, [t.cpu() for t in draw(x)])
+
+
+def test_sizes_that_depend_on_values() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        kept = x[x > 5]
+        return (kept * 2).sum() + kept.shape[0]
+
+    check(run, BASE.clone())
+    given = BASE.tpu()
+    torch._dynamo.decorators.mark_unbacked(given, 0)
+    close(torch.compile(lambda x: x.sin().sum(0), backend="tpu")(given), BASE.sin().sum(0))
+
+
+def test_the_memory_report() -> None:
+    w = torch.randn(64, 64).tpu().requires_grad_()
+    compiled = torch.compile(lambda x: torch.tanh(x @ w).sum(), backend="tpu")
+    with torch.tpu.compiler.memory_report() as report:
+        compiled(torch.randn(8, 64).tpu()).backward()
+    assert len(report) == 2  # forward and backward
+    assert report[0].arguments == 4 * (64 * 64 + 8 * 64)
+    assert all(p.peak >= p.arguments + p.outputs - p.aliased for p in report)
+
+
+LOGGED = """
+import sys
+sys.stderr = sys.stdout
+import torch
+torch.compile(lambda x: x.sin() + 1, backend="tpu")(torch.ones(3).tpu())
+"""
+
+
+def test_torch_logs() -> None:
+    text = subprocess_run.run(LOGGED, TORCH_LOGS="graph_code,aot_graphs")
+    assert "torch.ops.aten.sin" in text or "aten.sin.default" in text

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every entry of PyTorch's module_db: outputs and gradients on tpu against the CPU. See expected_failures.txt."""
+"""Every entry of PyTorch's module_db: outputs and gradients on tpu against the CPU, in eager and compiled (one sample;
+of every fourth entry without TORCH_TPU_TEST_GRID=1). See expected_failures.txt."""
 
 import copy
 from typing import Any
@@ -26,12 +27,16 @@ def gradients(module: torch.nn.Module, inputs: Any, outs: Any, device: str) -> l
     return list(torch.autograd.grad(outs, ins, cotangents, allow_unused=True))
 
 
-def check(info: ModuleInfo, training: bool, dtype: torch.dtype = torch.float32) -> int:
+def check(
+    info: ModuleInfo, training: bool, dtype: torch.dtype = torch.float32, samples: int = 4, compiled: bool = False
+) -> int:
     """Returns how many samples the CPU could run."""
     ran = 0
     conformance.seed(0)
     made = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
-    for n, sample in enumerate(made[:4]):
+    for n, sample in enumerate(made):
+        if ran == samples:
+            break
         conformance.seed(n)
         cpu = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
         cpu.train(training)
@@ -48,7 +53,8 @@ def check(info: ModuleInfo, training: bool, dtype: torch.dtype = torch.float32) 
                 tpu(*moved[0], **moved[1])
             conformance.alike(dict(tpu.named_parameters()), dict(cpu.named_parameters()))
             tpu.load_state_dict(cpu.state_dict())
-        got = tpu(*moved[0], **moved[1])
+        run = torch.compile(tpu, backend="tpu") if compiled else tpu
+        got = run(*moved[0], **moved[1])
         grads, moved_grads = gradients(cpu, inputs, want, "cpu"), gradients(tpu, moved, got, "tpu")
         if training and info.name.removeprefix("nn.") in RANDOM:
             conformance.alike((got, moved_grads), (want, grads))
@@ -68,4 +74,16 @@ def test_module(info: ModuleInfo, training: bool) -> None:
     if not training and not info.train_and_eval_differ:
         pytest.skip("training and evaluation are the same")
     if not check(info, training):
+        pytest.skip("no sample that the CPU runs")
+
+
+@pytest.mark.parametrize(
+    "info",
+    [pytest.param(m, id=m.name, marks=[pytest.mark.grid] if n % 4 else []) for n, m in enumerate(module_db)],
+)
+def test_compiled_module(info: ModuleInfo) -> None:
+    if torch.float32 not in info.dtypes:
+        pytest.skip("has no float32")
+    torch.compiler.reset()
+    if not check(info, True, samples=1, compiled=True):
         pytest.skip("no sample that the CPU runs")

@@ -33,7 +33,9 @@ CASES = [
 ]
 
 
-def train(info: OptimizerInfo, kwargs: dict[str, Any], device: str, steps: int) -> tuple[list[torch.Tensor], list[int]]:
+def train(
+    info: OptimizerInfo, kwargs: dict[str, Any], device: str, steps: int, compiled: bool = False
+) -> tuple[list[torch.Tensor], list[int]]:
     """A linear model on fixed data; the parameters, and the programs there were after each step."""
     conformance.seed(0)
     data, labels = torch.randn(8, 4).to(device), torch.randn(8, 3).to(device)
@@ -54,12 +56,17 @@ def train(info: OptimizerInfo, kwargs: dict[str, Any], device: str, steps: int) 
                 p.grad = p.grad.to_sparse()
         return value
 
-    for _ in range(steps):
+    def step() -> None:
         if info.step_requires_closure:
             optimizer.step(loss)
         else:
             loss()
             optimizer.step()
+
+    if compiled:
+        step = torch.compile(step, backend="tpu")
+    for _ in range(steps):
+        step()
         metrics = torch.tpu.metrics()
         programs.append(metrics["programs_compiled"] + metrics["programs_from_disk"])
     return params, programs
@@ -82,3 +89,13 @@ def check_optimizer(info: OptimizerInfo, implementation: str) -> None:
 @pytest.mark.parametrize("info, implementation", CASES)
 def test_optimizer(info: OptimizerInfo, implementation: str) -> None:
     check_optimizer(info, implementation)
+
+
+@pytest.mark.parametrize("info", optim_db, ids=lambda info: info.optim_cls.__name__)
+def test_compiled_optimizer(info: OptimizerInfo) -> None:
+    torch.compiler.reset()
+    made = info.optim_inputs_func(device="cpu")[0]
+    kwargs = {"max_iter": 2, "lr": 0.1} if info.step_requires_closure else dict(made.kwargs)
+    want, _ = train(info, kwargs, "cpu", 3)
+    got, _ = train(info, conformance.on_tpu(kwargs), "tpu", 3, compiled=True)
+    conformance.close(got, want, f"{made.desc}, {kwargs}", rtol=1e-5, atol=1e-5)

@@ -57,13 +57,14 @@ bool fused_fits(const Tensor& q, const Tensor& k, const Tensor& v) {
     return false;
   const int64_t r = q.dim();
   if (r < 3 || k.dim() != r || v.dim() != r) return false;
+  // Symbolic: sizes may vary while a compiled function is traced.
   for (int64_t d = 0; d < r - 3; ++d) {
-    if (q.size(d) != k.size(d) || q.size(d) != v.size(d)) return false;
+    if (q.sym_size(d) != k.sym_size(d) || q.sym_size(d) != v.sym_size(d)) return false;
   }
-  const int64_t heads = q.size(r - 3), shared = k.size(r - 3);
-  if (v.size(r - 3) != shared || shared == 0 || heads % shared != 0) return false;
-  return q.size(r - 1) == k.size(r - 1) && k.size(r - 2) == v.size(r - 2) && q.numel() > 0 && k.numel() > 0 &&
-         v.numel() > 0;
+  const c10::SymInt heads = q.sym_size(r - 3), shared = k.sym_size(r - 3);
+  if (v.sym_size(r - 3) != shared || shared == 0 || heads % shared != 0) return false;
+  return q.sym_size(r - 1) == k.sym_size(r - 1) && k.sym_size(r - 2) == v.sym_size(r - 2) && q.sym_numel() > 0 &&
+         k.sym_numel() > 0 && v.sym_numel() > 0;
 }
 
 // Forward mode needs operators that have a rule for it, as the plain products of the math form have.
@@ -79,19 +80,19 @@ int64_t choose(const Tensor& q, const Tensor& k, const Tensor& v, const OptTenso
   // torch.nn.attention.sdpa_kernel(FLASH_ATTENTION) asks for some fused form: ours.
   const bool fused = context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() ||
                      context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
-  const bool same_heads = q.dim() < 3 || k.dim() < 3 || q.size(-3) == k.size(-3);
+  const bool same_heads = q.dim() < 3 || k.dim() < 3 || q.sym_size(-3) == k.sym_size(-3);
   if (fused && (same_heads || enable_gqa) && fused_fits(q, k, v) && !(math && has_tangent(q, k, v)))
     return static_cast<int64_t>(SDPBackend::overrideable);
   return static_cast<int64_t>(math ? SDPBackend::math : SDPBackend::error);
 }
 
 double scale_of(const Tensor& q, std::optional<double> scale) {
-  return scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(-1))));
+  return scale.value_or(1.0 / std::sqrt(static_cast<double>(q.sym_size(-1).guard_int(__FILE__, __LINE__))));
 }
 
 // The output is laid out as the query, as the CPU's fused kernel does: with [batch, length, heads,
 // size] in memory, `out.transpose(1, 2).view(...)` works.
-bool has_heads_inside(const Tensor& q) { return q.stride(-3) < q.stride(-2); }
+bool has_heads_inside(const Tensor& q) { return q.sym_stride(-3) < q.sym_stride(-2); }
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 

@@ -87,9 +87,13 @@ void captured_checks(const runtime::ValueRef& offenders, const std::vector<lower
     // The call's info is the plan builder's own; lowerings only read it.
     lowering::RuntimeCheck check = checks[i];
     check.offender = one;
-    const_cast<lowering::CallInfo&>(lowering::call()).checks.push_back(std::move(check));
+    auto& to =
+        innermost && innermost->checks ? *innermost->checks : const_cast<lowering::CallInfo&>(lowering::call()).checks;
+    to.push_back(std::move(check));
   }
 }
+
+CaptureScope& capture_scope() { return scope(); }
 
 Tensors captured_if(const at::Tensor& condition, const TensorFunction& then, const TensorFunction& otherwise,
                     const Tensors& operands) {

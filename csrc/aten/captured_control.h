@@ -52,9 +52,13 @@ class CaptureScope {
   hlo::Graph& graph;
   int device;
   hlo::Value seed, offset;
+  std::vector<lowering::RuntimeCheck>* checks = nullptr;  // where those of launches go, if not to the plan being built
 
  private:
   CaptureScope* outer_;
 };
+
+// The innermost of this thread; throws TraceFailed where no capture of it is active.
+CaptureScope& capture_scope();
 
 }  // namespace tpu::aten

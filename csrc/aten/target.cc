@@ -2,6 +2,7 @@
 #include "aten/target.h"
 
 #include <atomic>
+#include <utility>
 
 #include "base/env.h"
 #include "runtime/device.h"
@@ -10,6 +11,7 @@ namespace tpu::aten {
 namespace {
 
 std::atomic<const lowering::Target*> scoped{nullptr};
+thread_local const lowering::Target* of_thread = nullptr;
 
 const lowering::Target& own_target() {
   static const lowering::Target& target = [&]() -> const lowering::Target& {
@@ -22,7 +24,7 @@ const lowering::Target& own_target() {
 
 }  // namespace
 
-const lowering::Target* scoped_target() { return scoped.load(std::memory_order_acquire); }
+const lowering::Target* scoped_target() { return of_thread ? of_thread : scoped.load(std::memory_order_acquire); }
 
 const lowering::Target& target() {
   const lowering::Target* set = scoped_target();
@@ -31,5 +33,8 @@ const lowering::Target& target() {
 
 TargetScope::TargetScope(const lowering::Target& target) : outer_(scoped.exchange(&target)) {}
 TargetScope::~TargetScope() { scoped.store(outer_); }
+
+AnySizeScope::AnySizeScope() : outer_(std::exchange(of_thread, &lowering::any_size_target(target()))) {}
+AnySizeScope::~AnySizeScope() { of_thread = outer_; }
 
 }  // namespace tpu::aten

@@ -21,6 +21,18 @@ class TargetScope {
   const lowering::Target* outer_;
 };
 
+// The same for what this thread traces: forms that don't depend on how large a dimension is.
+class AnySizeScope {
+ public:
+  AnySizeScope();
+  ~AnySizeScope();
+  AnySizeScope(const AnySizeScope&) = delete;
+  AnySizeScope& operator=(const AnySizeScope&) = delete;
+
+ private:
+  const lowering::Target* outer_;
+};
+
 // The target that a scope sets, or null: part of the key of plans.
 const lowering::Target* scoped_target();
 

@@ -80,7 +80,8 @@ std::vector<Attention> causal_blocks(const Attention& a) {
   const int64_t rows = a.length(), keys = a.k.dim(a.k.rank() - 2);
   const int64_t step = std::max(kSmallest, (rows + kBlocks - 1) / kBlocks);
   std::vector<Attention> blocks;
-  if (!a.is_causal || a.is_block || a.bias || a.dropout_p > 0 || rows < 2 * step) return blocks;
+  if (call().target->any_size || !a.is_causal || a.is_block || a.bias || a.dropout_p > 0 || rows < 2 * step)
+    return blocks;
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t last = std::min(rows, first + step), seen = std::min(keys, last);
     Attention block = a;

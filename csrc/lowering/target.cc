@@ -68,6 +68,15 @@ const Target& tpu_target(std::string_view generation) {
   return targets->emplace(target.name, target).first->second;
 }
 
+const Target& any_size_target(const Target& target) {
+  static auto* mutex = new std::mutex;
+  static auto* targets = new std::map<std::string, Target>;
+  std::lock_guard lock(*mutex);
+  const auto [any, fresh] = targets->emplace(target.name, target);
+  if (fresh) any->second.strip_sums = false, any->second.any_size = true;
+  return any->second;
+}
+
 std::vector<Choice> choices(const Target& target) {
   std::vector<Choice> out;
   for (const Row& row : kRows)

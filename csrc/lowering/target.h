@@ -22,6 +22,7 @@ struct Target {
   bool strip_sums = true;
   bool plain_extremes = true;
   bool plain_signature = true;  // made where text meets the compiler: pjrt/signature.h
+  bool any_size = false;        // forms that don't depend on how large a dimension is, where those have a choice
 
   bool is_cpu() const { return name == "CPU"; }
 };
@@ -30,6 +31,8 @@ struct Target {
 const Target& cpu_target();
 // A TPU of this generation; "TPU" where only the kind is known. Lives for the process.
 const Target& tpu_target(std::string_view generation);
+// The same with forms that are one for all sizes of a dimension.
+const Target& any_size_target(const Target& target);
 
 // One choice as the report of a compilation shows it.
 struct Choice {

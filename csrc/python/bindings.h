@@ -10,6 +10,7 @@ void init_device(pybind11::module_& m);
 void init_runtime(pybind11::module_& m);
 void init_testing(pybind11::module_& m);
 void init_compile(pybind11::module_& m);
+void init_padded(pybind11::module_& m);
 void init_registry(pybind11::module_& m);
 void init_trace(pybind11::module_& m);
 void init_location(pybind11::module_& m);

@@ -59,6 +59,7 @@ PYBIND11_MODULE(_C, m) {
   tpu::python::init_runtime(m);
   tpu::python::init_testing(m);
   tpu::python::init_compile(m);
+  tpu::python::init_padded(m);
   tpu::python::init_registry(m);
   tpu::python::init_trace(m);
   tpu::python::init_location(m);

@@ -50,6 +50,24 @@ py::list env_table() {
   return out;
 }
 
+py::list program_memory() {
+  py::list out;
+  for (const runtime::ProgramMemory& p : runtime::program_memory()) {
+    py::dict row;
+    row["name"] = p.name;
+    row["number"] = p.number;
+    row["arguments"] = p.memory.arguments;
+    row["outputs"] = p.memory.outputs;
+    row["aliased"] = p.memory.aliased;
+    row["temporaries"] = p.memory.temporaries;
+    // What it holds while it runs, where the plugin does not say: all of its parts at once.
+    row["peak"] = p.memory.peak > 0 ? p.memory.peak
+                                    : p.memory.arguments + p.memory.outputs - p.memory.aliased + p.memory.temporaries;
+    out.append(row);
+  }
+  return out;
+}
+
 }  // namespace
 
 void init_runtime(py::module_& m) {
@@ -76,6 +94,8 @@ void init_runtime(py::module_& m) {
   });
   m.def("cache_clear", &runtime::disk_cache::clear, Unlocked());
 
+  m.def("program_memory", &program_memory);
+  m.def("cpu_fallback", [] { return env::get_string("TORCH_TPU_CPU_FALLBACK"); });
   m.def("env_table", &env_table);
   m.def("debug_level", &log::level);
   m.def("set_debug_level", &log::set_level, py::arg("level"));

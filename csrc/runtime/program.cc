@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/program.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -110,6 +111,20 @@ OptionsScope::~OptionsScope() { scoped_options = outer_; }
 uint64_t program_generation() { return current_generation.load(std::memory_order_acquire); }
 int64_t loaded_programs() { return loaded.load(); }
 
+std::vector<ProgramMemory> program_memory() {
+  std::vector<ProgramMemory> out;
+  {
+    std::lock_guard lock(entries().mutex);
+    for (auto& [key, entry] : entries().of) {
+      std::unique_lock held(entry->mutex, std::try_to_lock);  // one that is being compiled has no figures yet
+      if (!held || !entry->program) continue;
+      out.push_back({entry->program->name, entry->program->number, entry->program->executable.memory()});
+    }
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  return out;
+}
+
 void unload_programs() {
   std::lock_guard lock(entries().mutex);
   current_generation.fetch_add(1);
@@ -170,6 +185,8 @@ Program& find_program(const std::string& mlir, std::string_view name, std::strin
   auto program = std::make_unique<Program>();
   program->generation = program_generation();
   loaded.fetch_add(1);
+  static std::atomic<int64_t> next{0};
+  program->number = next.fetch_add(1);
   program->key = key;
   program->name = std::string(name);
   program->temporary_bytes = executable.memory().temporaries;

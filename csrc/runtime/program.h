@@ -22,7 +22,15 @@ struct Program {
   pjrt::Executable executable;
   int64_t temporary_bytes = 0;
   uint64_t generation = 0;
+  int64_t number = 0;  // in the order in which they were loaded
 };
+// Of the programs that are loaded, in their order.
+struct ProgramMemory {
+  std::string name;
+  int64_t number;
+  pjrt::MemoryStats memory;
+};
+std::vector<ProgramMemory> program_memory();
 
 // Programs of an earlier generation are unloaded: find_program() loads them again.
 uint64_t program_generation();

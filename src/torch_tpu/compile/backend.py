@@ -5,7 +5,6 @@ eager; one StableHLO program for each kind of arguments comes out."""
 import contextvars
 import functools
 import operator
-import os
 import re
 import threading
 import warnings
@@ -17,6 +16,8 @@ from torch.fx import GraphModule, Node
 
 from torch_tpu import _C
 from torch_tpu.compile import control_flow
+from torch_tpu.compile.buckets import Bucketed, Policy, Symbols
+from torch_tpu.compile.checkpoints import Checkpoints
 
 # XLA's options for what is compiled in this context (torch.tpu.compiler).
 compiler_options: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("compiler_options", default={})  # noqa: B039
@@ -28,7 +29,8 @@ def tpu(gm: GraphModule, example_inputs: list[Any], *, mode: str | None = None, 
     """Backend for `torch.compile(backend="tpu")`; docs/compile.md says what it does.
 
     Every `mode` that PyTorch knows is accepted and means the same: XLA has no levels to choose from.
-    `options`: XLA's own, such as {"xla_cpu_enable_fast_math": True}, for this function's programs.
+    `options`: XLA's own, such as {"xla_cpu_enable_fast_math": True}, for this function's programs; and for sizes that
+    vary "size_buckets", the sizes to pad to, and "exact_sizes", how many get programs of their own first.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -36,9 +38,10 @@ def tpu(gm: GraphModule, example_inputs: list[Any], *, mode: str | None = None, 
     if mode is not None and mode not in MODES:
         raise ValueError(f"torch.compile(backend='tpu'): unknown mode {mode!r}, expected one of {', '.join(MODES)}")
     options = {**compiler_options.get(), **(options or {})}
+    policy = Policy.of(options)
     if unknown := sorted(name for name in options if not name.startswith("xla_")):
         raise ValueError(f"torch.compile(backend='tpu'): unknown options {unknown}; XLA's begin with xla_")
-    compile_one = functools.partial(compile_graph, options=options)
+    compile_one = functools.partial(compile_graph, options=options, policy=policy)
     compiler = aot_autograd(
         fw_compiler=compile_one,
         bw_compiler=compile_one,
@@ -50,17 +53,21 @@ def tpu(gm: GraphModule, example_inputs: list[Any], *, mode: str | None = None, 
 
 
 def compile_graph(
-    gm: GraphModule, example_inputs: Any = None, *, options: dict[str, Any] | None = None
+    gm: GraphModule,
+    example_inputs: Any = None,
+    *,
+    options: dict[str, Any] | None = None,
+    policy: Policy = Policy(),  # noqa: B008
 ) -> Callable[[list[Any]], list[Any]]:
     """One ATen graph as a callable in AOTAutograd's boxed convention: it takes a list and clears it.
 
     The program is compiled at the first call; inputs of another shape, dtype or view geometry get
-    a program of their own. Numbers among the inputs (sizes) are part of the program.
+    a program of their own. Numbers among the inputs are part of the program, but for sizes that `policy` pads.
     What can't be part of a program runs by itself, between the programs of what is around it.
     """
     options = options or {}
     host = _host_nodes(gm)
-    runner = _pieces(gm, host, options) if host else _C.CompiledGraph(_Trace(gm), _spelled(options))
+    runner = _pieces(gm, host, options) if host else _whole(gm, options, policy)
 
     cutting = threading.Lock()
 
@@ -77,6 +84,13 @@ def compile_graph(
 
     call._boxed_call = True
     return call
+
+
+def _whole(gm: GraphModule, options: dict[str, Any], policy: Policy) -> Callable[[list[Any]], list[Any]]:
+    """The graph as a program for each kind of arguments."""
+    exact = _C.CompiledGraph(_Trace(gm), _spelled(options))
+    symbols = Symbols(gm)
+    return Bucketed(symbols, _Trace(gm), exact, policy, _spelled(options)) if symbols.known else exact
 
 
 def _spelled(options: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -117,9 +131,21 @@ class _Interpreter(torch.fx.Interpreter):
 
     failed: tuple[Node, Exception, str] | None = None
 
+    def __init__(self, gm: GraphModule):
+        super().__init__(gm)
+        self.checkpoints = Checkpoints(gm)
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        def fetch(used: Node) -> Any:
+            return self.checkpoints.argument(n, used, self.env[used])
+
+        return torch.fx.node.map_arg(n.args, fetch), torch.fx.node.map_arg(n.kwargs, fetch)
+
     def run_node(self, n: Node) -> Any:
         try:
-            return super().run_node(n)
+            value = super().run_node(n)
+            self.checkpoints.made(n, value)
+            return value
         except Exception as error:
             if n.op == "call_function":
                 self.failed = n, error, str(error).split("\n")[0]
@@ -136,7 +162,7 @@ class _Interpreter(torch.fx.Interpreter):
 def report(node: Node, reason: str, cause: Exception) -> None:
     """Warns that `node` runs outside of the program, or raises, as TORCH_TPU_CPU_FALLBACK says."""
     text = f"{node.target} at {user_line(node)} can't be part of a compiled program"
-    policy = os.environ.get("TORCH_TPU_CPU_FALLBACK")
+    policy = _C.cpu_fallback()
     if policy == "error":
         raise NotImplementedError(f"{text}: {reason}") from cause
     if policy != "allow":
