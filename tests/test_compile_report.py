@@ -124,6 +124,10 @@ def test_compiled_graphs():
     (entry,) = report(lambda: f(ones(6, 10), 3))[-1:]
     assert entry.reason == "the compiled graph is called for the first time"
     (entry,) = report(lambda: f(ones(6, 11), 3))[-1:]
+    assert entry.reason.startswith("the compiled graph for sizes up to ") and entry.reason.endswith("the first time")
+    g = torch.compile(lambda x: (x * 2).tanh(), backend="tpu", dynamic=True, options={"size_buckets": []})
+    g(ones(6, 10))
+    (entry,) = report(lambda: g(ones(6, 11)))[-1:]
     assert "changed size from (6, 10) to (6, 11)" in entry.reason and "of the compiled graph" in entry.reason
 
 

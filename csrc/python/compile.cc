@@ -84,11 +84,13 @@ thread_local Pending* pending = nullptr;
 // The numbers are part of the program.
 class CompiledGraph {
  public:
-  // trace(arguments): called with placeholder tensors, once for each program. `options`: XLA's.
-  CompiledGraph(py::object trace, runtime::OptionsScope::Options options)
+  // trace(arguments): called with placeholder tensors, once for each program. `options`: XLA's. `shown`: its name in
+  // torch.tpu.compile_report().
+  CompiledGraph(py::object trace, runtime::OptionsScope::Options options, std::string shown)
       : op_(c10::Dispatcher::singleton().findSchemaOrThrow("tpu::compiled", "")),
         trace_(std::move(trace)),
-        options_(std::move(options)) {}
+        options_(std::move(options)),
+        shown_(std::move(shown)) {}
 
   // Takes the arguments out of the list, as AOTAutograd's boxed convention has it, once the program is launched.
   py::list call(const py::list& arguments) {
@@ -169,7 +171,7 @@ class CompiledGraph {
       note.text = py::str(pair[py::int_(1)]);
       note.name = "number " + std::to_string(position);
     }
-    kernels_.back()->describe("the compiled graph", history_, std::move(fixed));
+    kernels_.back()->describe(shown_, history_, std::move(fixed));
     numbers_[key] = kernels_.size() - 1;
     if (py::len(rest) == 0) plain_ = kernels_.back().get();
     return *kernels_.back();
@@ -262,6 +264,7 @@ class CompiledGraph {
   c10::OperatorHandle op_;
   py::object trace_;
   runtime::OptionsScope::Options options_;
+  std::string shown_;
   py::dict numbers_;  // the pairs to a position among the kernels
   std::vector<std::unique_ptr<aten::OpKernel>> kernels_;
   aten::OpKernel* plain_ = nullptr;  // for no numbers at all
@@ -292,8 +295,8 @@ void init_compile(py::module_& m) {
       },
       py::arg("operators"), py::arg("function"));
   py::class_<CompiledGraph>(m, "CompiledGraph", "A function of tensors and numbers that runs as one program.")
-      .def(py::init<py::object, runtime::OptionsScope::Options>(), py::arg("trace"),
-           py::arg("options") = runtime::OptionsScope::Options{})
+      .def(py::init<py::object, runtime::OptionsScope::Options, std::string>(), py::arg("trace"),
+           py::arg("options") = runtime::OptionsScope::Options{}, py::arg("shown") = "the compiled graph")
       .def("__call__", &CompiledGraph::call, py::arg("arguments"))
       .def_property_readonly("programs", &CompiledGraph::programs);
   m.def(

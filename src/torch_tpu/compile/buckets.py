@@ -108,13 +108,17 @@ def _free(form: Any) -> set[sympy.Symbol]:
 class _Program:
     """One program for all sizes up to a bucket's."""
 
-    def __init__(self, large: Any, samples: list[Any], tensors: list[int], options: list[tuple[str, Any]]):
+    def __init__(
+        self, room: tuple[int, ...], large: Any, samples: list[Any], tensors: list[int], options: list[tuple[str, Any]]
+    ):
         self.padded = _C.PaddedProgram(large, samples)
         self.tensors = tensors  # positions among the inputs
         self.rooms = [self.padded.room(k) for k in range(len(tensors))]
         self.outputs, self.written = large.outputs, large.written
         self.fresh = large.results - len(large.written)
-        self.run = _C.CompiledGraph(self._trace, options)
+        self.run = _C.CompiledGraph(
+            self._trace, options, f"the compiled graph for sizes up to {', '.join(map(str, room))}"
+        )
 
     def _trace(self, arguments: list[torch.Tensor]) -> list[Any]:
         *tensors, integers, reals = arguments
@@ -237,7 +241,7 @@ class Bucketed:
         # Where a bucket's size is that of something else too, the graph has another form there: one more is none.
         for room in (bucket, tuple(n if n in sizes else n + 1 for n in bucket)):
             try:
-                program = _Program(self._large(inputs, room), samples, tensors, self.options)
+                program = _Program(room, self._large(inputs, room), samples, tensors, self.options)
                 size = self._size(program, program.padded.numbers(own), own, inputs)
             except _C.NotPadded as error:
                 reason = error
