@@ -4,27 +4,12 @@
 import argparse
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from torch_tpu import _C
+from torch_tpu._text import installed, size
 from torch_tpu.tpu import EagerMode, get_device_properties
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _size(count: float) -> str:
-    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while count >= 1024 and len(units) > 1:
-        count /= 1024
-        units.pop(0)
-    return f"{count:.0f} {units[0]}" if units[0] == "bytes" else f"{count:.1f} {units[0]}"
 
 
 def _row(name: str, value: object) -> None:
@@ -32,10 +17,10 @@ def _row(name: str, value: object) -> None:
 
 
 def report() -> int:
-    _row("torch_tpu", _version("torch_tpu"))
+    _row("torch_tpu", installed("torch_tpu"))
     _row("torch", torch.__version__)
     _row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    _row("libtpu", _version("libtpu"))
+    _row("libtpu", installed("libtpu"))
     status = 0
     try:
         plugin = _C.plugin_info()
@@ -49,7 +34,7 @@ def report() -> int:
         _row("XLA", plugin["platform_version"].splitlines()[0] if plugin["platform_version"] else "?")
         for i in range(_C.device_count()):
             device = get_device_properties(i)
-            memory = _size(device.total_memory) if device.total_memory else "memory unknown"
+            memory = size(device.total_memory) if device.total_memory else "memory unknown"
             _row(f"tpu:{i}", f"{device.name}, {memory}")
     _row("eager mode", EagerMode(_C.eager_mode()).name)
     cache()
@@ -66,8 +51,8 @@ def cache(action: str | None = None) -> int:
         return 0
     if action == "clear":
         _C.cache_clear()
-    files, size = _C.cache_usage()
-    _row("cache", f"{folder}: {files} programs, {_size(size)}")
+    files, used = _C.cache_usage()
+    _row("cache", f"{folder}: {files} programs, {size(used)}")
     return 0
 
 

@@ -45,15 +45,6 @@ def library() -> str:
     )
 
 
-def library_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("libtpu")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 class Compiler:
     """One worker process, started when it is needed. Thread-safe; requests go one at a time."""
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch_tpu._text import size
 from torch_tpu.aot.chips import Chip
 
 # By the names of MLIR, as the graph prints them.
@@ -28,8 +29,8 @@ def type_bytes(text: str) -> int:
     match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\]", text)
     if match is None:
         return 0
-    size = 1 if match[1].startswith("f8") else _SIZES.get(match[1], 1)
-    return size * math.prod(int(n) for n in match[2].split(",") if n)
+    width = 1 if match[1].startswith("f8") else _SIZES.get(match[1], 1)
+    return width * math.prod(int(n) for n in match[2].split(",") if n)
 
 
 @dataclass
@@ -78,9 +79,9 @@ class Report:
         chip = self.chip
         if self.fits:
             lines += [
-                f"  memory      peak {_size(self.peak_bytes)} of {_size(self.memory_limit)}: arguments "
-                f"{_size(self.argument_bytes)}, results {_size(self.output_bytes)} ({_size(self.aliased_bytes)} of it "
-                f"in place), temporaries {_size(self.temporary_bytes)}, code {_size(self.code_bytes)}",
+                f"  memory      peak {size(self.peak_bytes)} of {size(self.memory_limit)}: arguments "
+                f"{size(self.argument_bytes)}, results {size(self.output_bytes)} ({size(self.aliased_bytes)} of it "
+                f"in place), temporaries {size(self.temporary_bytes)}, code {size(self.code_bytes)}",
                 f"  estimate    {self.seconds * 1e3:.3f} ms, the compiler's own, not measured"
                 + (f"; {100 * self.mfu:.1f}% of the peak" if self.mfu is not None else ""),
                 f"  work        {self.product_flops:.4g} flops in products, {self.bytes_accessed:.4g} bytes accessed; "
@@ -92,24 +93,16 @@ class Report:
             lines += [f"  corrected   {text}" for text in self.corrections]
         else:
             lines.append(
-                f"  does not fit: {_size(self.over_bytes)} more than the {_size(self.memory_limit)} of a device"
+                f"  does not fit: {size(self.over_bytes)} more than the {size(self.memory_limit)} of a device"
                 if self.over_bytes
-                else f"  does not fit the {_size(self.memory_limit)} of a device"
+                else f"  does not fit the {size(self.memory_limit)} of a device"
             )
         if self.largest:
             lines.append(
-                "  largest     " + "\n              ".join(f"{_size(n)}  {what}" for what, n in self.largest[:8])
+                "  largest     " + "\n              ".join(f"{size(n)}  {what}" for what, n in self.largest[:8])
             )
         lines += [f"  choice      {what}: {form}" for what, form, _ in self.choices]
         return "\n".join(lines)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.2f} GiB"
 
 
 @dataclass

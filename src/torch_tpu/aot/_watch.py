@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu import _C
+from torch_tpu._text import installed, size
 from torch_tpu.aot import _client
-from torch_tpu.aot._report import LoopTime, _size, estimate
+from torch_tpu.aot._report import LoopTime, estimate
 from torch_tpu.aot.chips import parse_topology
 
 
@@ -66,7 +67,7 @@ def _verdict_file(text: str, topology: str) -> Path | None:
     folder = _C.cache_folder()
     if not folder:
         return None
-    parts = (text, topology, _client.library_version(), str(_C.allow_excess_precision()))
+    parts = (text, topology, installed("libtpu"), str(_C.allow_excess_precision()))
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return Path(folder) / "aot" / f"{key}.json"
 
@@ -163,7 +164,7 @@ class Watch:
             lines.append(f"  FAILS {v.name} at {v.line or 'no line'}: {v.failure.splitlines()[0][:300]}")
         for title, key, show in (
             ("slowest by the compiler's estimate", lambda v: v.seconds, lambda v: f"{v.seconds * 1e6:.1f} us"),
-            ("largest by peak memory", lambda v: v.peak, lambda v: _size(v.peak)),
+            ("largest by peak memory", lambda v: v.peak, lambda v: size(v.peak)),
         ):
             rows = sorted(fine, key=key, reverse=True)[:5]
             if rows:
