@@ -13,6 +13,14 @@ std::string marked_for(std::string_view platform, std::string_view text) {
   std::string_view line = text.substr(begin, end - begin);
   if (line.find("sharding") != line.npos) return std::string(text);
   std::string out(text.substr(0, begin));
+  // A single result may stand without the parentheses that its attributes need.
+  std::string with_parentheses;
+  constexpr std::string_view kArrow = "-> tensor<", kBody = " {";
+  if (const size_t arrow = line.find(kArrow); arrow != line.npos && line.ends_with(kBody)) {
+    with_parentheses = std::string(line.substr(0, arrow)).append("-> (");
+    with_parentheses.append(line.substr(arrow + 3, line.size() - arrow - 3 - kBody.size())).append(")").append(kBody);
+    line = with_parentheses;
+  }
   for (size_t type = line.find(kType); type != line.npos; type = line.find(kType)) {
     size_t close = type + kType.size();
     for (int depth = 1; close < line.size() && depth > 0; ++close)  // complex<f32> stands inside

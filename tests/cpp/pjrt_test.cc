@@ -132,6 +132,8 @@ void test_signature() {
                       "}) -> (tensor<2xcomplex<f32>> {" + mark + "}, tensor<i32> {" + mark +
                       "}) {\n    %0 = tensor<f32>\n  }\n}\n");
   CHECK(marked_for("tpu", marked) == marked);
+  CHECK(marked_for("tpu", "@main(%a: tensor<2xf32>) -> tensor<2xf32> {\n}") ==
+        "@main(%a: tensor<2xf32> {" + mark + "}) -> (tensor<2xf32> {" + mark + "}) {\n}");
 }
 
 void test_plugin_errors() {
