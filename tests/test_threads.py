@@ -241,7 +241,7 @@ def test_keyboard_interrupt():
             pid = os.getpid()
             interrupted = threading.Event()
             def send():  # again after a while: Python drops an interrupt that lands in a finalizer
-                while not interrupted.wait(0.2 if first else 5):
+                while not interrupted.wait(0.2 if first else 1):
                     os.kill(pid, signal.SIGINT)
                     first.clear()
             first = [True]
