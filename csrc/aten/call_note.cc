@@ -150,8 +150,8 @@ const char* advice(const CallNote& note, int argument) {
     if (a.what == What::List) return "each number of tensors is a new program. Collect, and call it once";
   }
   return "each size is a new program. Pad to a few sizes (the next power of two), sort the data into buckets of equal "
-         "size, or use buffers of a fixed size. Under torch.compile, dynamic=True or mark_dynamic saves the tracing, "
-         "not the compiling";
+         "size, or use buffers of a fixed size. Under torch.compile, dynamic=True or mark_dynamic has sizes share a "
+         "program";
 }
 
 }  // namespace
