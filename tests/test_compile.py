@@ -701,3 +701,16 @@ torch.compile(lambda x: x.sin() + 1, backend="tpu")(torch.ones(3).tpu())
 def test_torch_logs() -> None:
     text = subprocess_run.run(LOGGED, TORCH_LOGS="graph_code,aot_graphs")
     assert "torch.ops.aten.sin" in text or "aten.sin.default" in text
+
+
+def test_indices_that_the_graph_holds():
+    """The program that checks them reads the graph's constants too."""
+    table = torch.tensor([3, 1, 2], device="tpu")
+    x = torch.arange(12.0, device="tpu").view(4, 3)
+    f = torch.compile(lambda x, i: (x[[0, 2]], x[table[i]], torch.unravel_index(i, (2, 2))[0]), backend="tpu")
+    i = torch.tensor([0, 2], device="tpu").flip(0)
+    got, want = f(x, i), (x[[0, 2]], x[table[i]], torch.unravel_index(i, (2, 2))[0])
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(IndexError):
+        f(x, i + 7)

@@ -64,9 +64,12 @@ std::vector<int> keep_used(hlo::Graph& graph, const std::vector<Param>& params, 
 }
 
 std::unique_ptr<EarlyChecks> early_checks(hlo::Graph& graph, const std::vector<Param>& params,
-                                          const std::vector<int>& tensors, std::vector<RuntimeCheck> checks) {
+                                          const std::vector<int>& tensors,
+                                          const std::vector<runtime::ValueRef>& constants,
+                                          std::vector<RuntimeCheck> checks) {
   auto early = std::make_unique<EarlyChecks>();
   runtime::Plan& plan = early->plan;
+  plan.constants = constants;
   plan.name = "check_values";  // the same for all operators: equal checks are one program
   plan.graph = std::make_unique<hlo::Graph>();
   Values wanted = {offenders(checks)}, arguments;

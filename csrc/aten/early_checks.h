@@ -29,9 +29,11 @@ bool of_integers(hlo::Value v);
 hlo::Value offenders(const std::vector<lowering::RuntimeCheck>& checks);
 
 // The checks as a program of their own. `graph` computes their offenders; `params` are its parameters, `tensors` what
-// their operands are among the call's tensors.
+// their operands are among the call's tensors, `constants` the values that it was captured with.
 std::unique_ptr<EarlyChecks> early_checks(hlo::Graph& graph, const std::vector<runtime::Param>& params,
-                                          const std::vector<int>& tensors, std::vector<lowering::RuntimeCheck> checks);
+                                          const std::vector<int>& tensors,
+                                          const std::vector<runtime::ValueRef>& constants,
+                                          std::vector<lowering::RuntimeCheck> checks);
 
 // Throws the error of the first check that the call doesn't pass; under a capture the checks become the capture's.
 void judge(EarlyChecks& early, Call& call);

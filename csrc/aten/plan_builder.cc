@@ -522,7 +522,8 @@ class PlanBuilder {
     for (lowering::RuntimeCheck& check : plan_->checks)
       check.values = {};  // others may meet them: only the offender counts
     if (!plan_->checks.empty()) add_result(offenders(plan_->checks));
-    if (!early.empty()) plan_->early = early_checks(graph(), params_, plan_->operands, std::move(early));
+    if (!early.empty())
+      plan_->early = early_checks(graph(), params_, plan_->operands, plan_->plan.constants, std::move(early));
   }
 
   int add_result(Value v) {
