@@ -3,13 +3,13 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import program_counts
 import pytest
 import torch
-
-from torch_tpu import _C
 
 EXPECTED = Path(__file__).parent / "expected_failures.txt"
 ONLY_WITH = {"grid": "TORCH_TPU_TEST_GRID", "aot": "TORCH_TPU_TEST_AOT"}
@@ -44,13 +44,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Nothing compiled before counts, and the seed is the same."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
 def pytest_runtest_teardown() -> None:
     if torch.tpu.is_initialized():  # after each: a test may reset the counts
         fallbacks.update(torch.tpu.fallback_stats())
-        # Each program takes memory maps, of which a process has some 65,000.
-        if _C.loaded_programs() > 4000:
-            torch.tpu.synchronize()
-            _C.unload_programs()
+        program_counts.bound()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -5,6 +5,7 @@ writes docs/operators.md; with TORCH_TPU_TEST_GRID=1 pytest runs them too. What 
 """
 
 import conformance
+import grid_dtypes
 import pytest
 import torch
 from test_modules import check as check_module
@@ -20,14 +21,7 @@ from torch_tpu import _C
 pytestmark = [pytest.mark.grid, pytest.mark.timeout(300, method="thread"), pytest.mark.filterwarnings("ignore")]
 
 Mode = torch.tpu.EagerMode
-DTYPES = tuple(
-    getattr(torch, name)
-    for name in (
-        "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool", "uint8", "int8", "int16",
-        "int32", "int64", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
-        "float8_e5m2fnuz",
-    )
-)  # fmt: skip
+DTYPES = tuple(getattr(torch, name) for name in grid_dtypes.NAMES)
 # Modes after the first: the programs are the same, or made of the same graphs, so one dtype of each kind.
 KINDS = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
 

@@ -5,6 +5,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import program_counts
 import pytest
 import torch
 from torch import nn
@@ -14,19 +15,12 @@ from torch.utils._pytree import tree_map
 SIZES = (19, 23, 17, 32, 20, 31)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Any:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def compiled_programs() -> int:
     """Without those that only look at indices: a small one for each size of indices, which has its bucket as well."""
-    metrics = torch.tpu.metrics()
-    checks = sum(entry.name == "check_values" for entry in torch.tpu.compile_report())
-    return metrics["programs_compiled"] + metrics["programs_from_disk"] - checks
+    return program_counts.needed() - sum(entry.name == "check_values" for entry in torch.tpu.compile_report())
 
 
 def on_tpu(values: Any, dim: int | None = None) -> Any:

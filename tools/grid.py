@@ -25,17 +25,14 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-DTYPES = [
-    "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool", "uint8", "int8", "int16", "int32",
-    "int64", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
-]  # fmt: skip
+from grid_dtypes import NAMES as DTYPES  # noqa: E402
+
 OF_OPERATORS = ("forward", "gradient", "debug", "fused", "fused_gradient", "compiled", "autocast", "tpu_forms")
 WHATS = (*OF_OPERATORS, "module", "optimizer")
 NAME = re.compile(rf"test_({'|'.join(sorted(WHATS, key=len, reverse=True))})_(.+)_tpu_({'|'.join(DTYPES)})")
 SECONDS = 180  # for one test
 PER_WORKER = 40  # entries, after which a fresh process bounds the memory
 MEMORY_MB = 6000
-PROGRAMS = 4000  # each takes memory maps, of which a process has some 65,000
 
 # ---- The worker: reads names of tests, writes a line for each ------------------------------------------------------
 
@@ -46,12 +43,11 @@ def worker() -> None:
 
     warnings.simplefilter("ignore")
     import conformance
+    import program_counts
     import test_device_type
     import torch
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.utils._python_dispatch import TorchDispatchMode
-
-    from torch_tpu import _C
 
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an operator prints is no reply
@@ -128,9 +124,7 @@ def worker() -> None:
             fell = sorted(k for k, v in after.items() if v != before.get(k, 0))
             seconds = round(time.monotonic() - start, 2)
             say(entry=job["entry"], test=name, result=result, why=why, cpu=fell, seconds=seconds)
-            if _C.loaded_programs() > PROGRAMS:
-                torch.tpu.synchronize()
-                _C.unload_programs()
+            program_counts.bound()
         full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MEMORY_MB * 1024
         say(idle=True, full=full)
 
