@@ -9,17 +9,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_safe_softmax.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
 #include <torch/library.h>
 
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 
@@ -166,17 +163,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> differentiable_backward(const Tensor&
     return x.unflatten(-3, {shared, heads / shared}).sum(-3).to(t);
   };
   const Tensor query = q.to(wide), key = spread(k), value = spread(v), dout = grad.to(wide);
-  Tensor scores = at::matmul(query, key.transpose(-2, -1)) * scale;
-  if (is_causal) {
-    const Tensor seen = at::ones({q.size(-2), k.size(-2)}, q.options().dtype(at::kBool)).tril();
-    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
-  }
-  if (bias.defined()) {
-    scores = bias.scalar_type() == at::kBool
-                 ? scores.masked_fill(bias.logical_not(), -std::numeric_limits<double>::infinity())
-                 : scores + bias.to(wide);
-  }
-  const Tensor p = at::_safe_softmax(scores, -1);
+  const Tensor p = std::get<1>(at::_scaled_dot_product_attention_math(query, key, value,
+                                                                      bias.defined() ? OptTensor(bias) : OptTensor(),
+                                                                      /*dropout_p=*/0, is_causal, std::nullopt, scale,
+                                                                      /*enable_gqa=*/false));
   const Tensor dp = at::matmul(dout, value.transpose(-2, -1));
   const Tensor ds = p * (dp - (dp * p).sum(-1, /*keepdim=*/true));
   Tensor dbias;

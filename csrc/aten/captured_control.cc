@@ -77,6 +77,13 @@ CaptureScope::CaptureScope(runtime::Capture& of, hlo::Graph& into, int on, hlo::
 
 CaptureScope::~CaptureScope() { innermost = outer_; }
 
+void add_captured_check(lowering::RuntimeCheck check) {
+  // The call's info is the plan builder's own; lowerings only read it.
+  auto& to =
+      innermost && innermost->checks ? *innermost->checks : const_cast<lowering::CallInfo&>(lowering::call()).checks;
+  to.push_back(std::move(check));
+}
+
 void captured_checks(const runtime::ValueRef& offenders, const std::vector<lowering::RuntimeCheck>& checks) {
   runtime::Capture* capture = runtime::Capture::current();
   const Value all = capture->value_of(offenders);
@@ -84,12 +91,9 @@ void captured_checks(const runtime::ValueRef& offenders, const std::vector<lower
   for (size_t i = 0; i < checks.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     Value one = hlo::reshape(hlo::slice(all, {at}, {at + 1}, {1}), {});
-    // The call's info is the plan builder's own; lowerings only read it.
     lowering::RuntimeCheck check = checks[i];
     check.offender = one;
-    auto& to =
-        innermost && innermost->checks ? *innermost->checks : const_cast<lowering::CallInfo&>(lowering::call()).checks;
-    to.push_back(std::move(check));
+    add_captured_check(std::move(check));
   }
 }
 

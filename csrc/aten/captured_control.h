@@ -24,6 +24,9 @@ bool captures_control();
 // built checks them then; those inside of a region are dropped, as a TPU does.
 void captured_checks(const runtime::ValueRef& offenders, const std::vector<lowering::RuntimeCheck>& checks);
 
+// One check of what is being captured, by an offender of its graph.
+void add_captured_check(lowering::RuntimeCheck check);
+
 // if: both functions get `operands` and must give tensors of equal types.
 Tensors captured_if(const at::Tensor& condition, const TensorFunction& then, const TensorFunction& otherwise,
                     const Tensors& operands);

@@ -29,7 +29,7 @@ bool of_integers(Value v) {
       if (!hlo::is_integer(t) && t != hlo::DType::PRED) return false;
     }
     // Their regions read values that are no operands.
-    if (node->name == "stablehlo.while" || node->name == "stablehlo.if" || node->name == "stablehlo.case") return false;
+    if (hlo::has_open_regions(*node)) return false;
     for (Value operand : node->operands) todo.push_back(operand.node());
   }
   return true;

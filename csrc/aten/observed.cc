@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/fake_quantize_per_channel_affine_cachemask.h>
 #include <ATen/ops/maximum.h>
@@ -87,11 +88,13 @@ std::tuple<Tensor, Tensor> observe_and_quantize(const Tensor& self, const Tensor
     const Parameters p = choose_parameters(running_min, running_max, qmin, qmax, symmetric);
     scale.copy_(at::where(quantizes, p.scale.to(scale.scalar_type()).view_as(scale), scale));
     zero_point.copy_(at::where(quantizes, p.zero_point.to(zero_point.scalar_type()).view_as(zero_point), zero_point));
-    const bool one = scale.numel() == 1 && !per_row;
-    const Tensor flat = one ? self.reshape({1, -1}) : self;
-    const auto [out, mask] = at::fake_quantize_per_channel_affine_cachemask(
-        flat, scale.reshape({-1}), zero_point.reshape({-1}).to(at::kInt), 0, qmin, qmax);
-    return {at::where(quantizes, out.view_as(self), self), at::where(quantizes, mask.view_as(self), true)};
+    if (!per_row) {
+      return at::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(self, scale, zero_point, fake_quant_on, qmin,
+                                                                           qmax);
+    }
+    const auto [out, mask] =
+        at::fake_quantize_per_channel_affine_cachemask(self, scale, zero_point.to(at::kInt), 0, qmin, qmax);
+    return {at::where(quantizes, out, self), at::where(quantizes, mask, true)};
   });
 }
 

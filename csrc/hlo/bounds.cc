@@ -44,18 +44,6 @@ std::optional<std::pair<int64_t, int64_t>> limits(DType t) {
   }
 }
 
-// The number of a constant that has only one.
-std::optional<int64_t> splat(const Node& node) {
-  constexpr std::string_view kPrefix = "value = dense<";
-  std::string_view text = node.attributes;
-  if (!text.starts_with(kPrefix)) return std::nullopt;
-  text.remove_prefix(kPrefix.size());
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end == text.data() + text.size() || *end != '>') return std::nullopt;
-  return value;
-}
-
 int64_t iota_length(const Node& node) {
   const std::string_view text = node.attributes;
   size_t dim = 0;
@@ -93,7 +81,7 @@ Bounds BoundsOf::compute(Value v) {
   if (kMoves.contains(name))
     return operand(static_cast<size_t>(node.operands.size() == node.results.size() ? v.index() : 0));
   if (name == "stablehlo.constant") {
-    const auto value = splat(node);
+    const auto value = splat_integer(v);
     return value ? numbers(*value, *value) : Bounds{};
   }
   if (name == "stablehlo.iota") return numbers(0, std::max<int64_t>(iota_length(node) - 1, 0));

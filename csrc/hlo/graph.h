@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,6 +56,16 @@ struct Node {
   int id = -1;       // position in its region, arguments first
   double flops = 0;  // of a product of matrices or a convolution: two for each multiplication that counts
 };
+
+// Control flow: its regions may use values from outside.
+inline bool has_open_regions(const Node& node) {
+  return node.name == "stablehlo.while" || node.name == "stablehlo.if" || node.name == "stablehlo.case";
+}
+
+// The text between < and > of a splat constant; empty if x is anything else.
+std::string_view splat_text(Value x);
+// The number of a splat constant of integers.
+std::optional<int64_t> splat_integer(Value x);
 
 // A block: its arguments, its nodes in order, and what it returns.
 class Region {

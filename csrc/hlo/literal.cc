@@ -123,4 +123,21 @@ Value constant(Graph& graph, const Type& type, const std::vector<double>& elemen
   return array_constant(graph, type, elements);
 }
 
+std::string_view splat_text(Value x) {
+  const Node& node = *x.node();
+  if (node.name != "stablehlo.constant") return {};
+  constexpr std::string_view prefix = "value = dense<";
+  std::string_view inner = std::string_view(node.attributes).substr(prefix.size());
+  inner = inner.substr(0, inner.rfind("> : "));
+  return inner.starts_with('[') ? std::string_view() : inner;
+}
+
+std::optional<int64_t> splat_integer(Value x) {
+  const std::string_view text = splat_text(x);
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 }  // namespace tpu::hlo

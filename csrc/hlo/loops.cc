@@ -2,7 +2,6 @@
 #include "hlo/loops.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <unordered_set>
@@ -23,14 +22,7 @@ Value bare(Value v) {
 
 std::optional<int64_t> integer(Value v) {
   v = bare(v);
-  constexpr std::string_view kBegin = "value = dense<";
-  const std::string& text = v.node()->attributes;
-  if (v.node()->name != "stablehlo.constant" || v.numel() != 1 || !text.starts_with(kBegin)) return {};
-  int64_t number = 0;
-  const char *begin = text.data() + kBegin.size(), *end = text.data() + text.size();
-  const auto [after, error] = std::from_chars(begin, end, number);
-  if (error != std::errc() || after == end || *after != '>') return {};
-  return number;
+  return v.numel() == 1 ? splat_integer(v) : std::nullopt;
 }
 
 // Which argument of `region` it is; -1: none.

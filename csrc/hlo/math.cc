@@ -26,16 +26,6 @@ Value compare_broadcast(std::string_view op, Arg x, Arg y, Direction direction) 
   return compare(a, b, direction, compare_type(a.dtype()));
 }
 
-// The text between < and > of a splat constant; empty if x is anything else.
-std::string_view splat_text(Value x) {
-  const Node& node = *x.node();
-  if (node.name != "stablehlo.constant") return {};
-  constexpr std::string_view prefix = "value = dense<";
-  std::string_view inner = std::string_view(node.attributes).substr(prefix.size());
-  inner = inner.substr(0, inner.rfind("> : "));
-  return inner.starts_with('[') ? std::string_view() : inner;
-}
-
 Value respread(Value splat, const Dims& dims) {
   const Type type{splat.dtype(), dims};
   const std::string dense = numel(dims) == 0 ? std::string() : std::string(splat_text(splat));

@@ -25,9 +25,7 @@ void Listing::list(const Region& region, bool isolated) {
     at_.emplace(&node, items_.size());
     items_.push_back({&node, integers_.size(), reals_.size(), {}, {}, {}, isolated});
     read(items_.back());
-    static constexpr std::string_view kOpen[] = {"stablehlo.while", "stablehlo.if", "stablehlo.case"};
-    const bool open = std::find(std::begin(kOpen), std::end(kOpen), node.name) != std::end(kOpen);
-    for (const Region* nested : node.regions) list(*nested, isolated || !open);
+    for (const Region* nested : node.regions) list(*nested, isolated || !has_open_regions(node));
   }
 }
 

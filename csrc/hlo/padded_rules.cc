@@ -243,8 +243,7 @@ Value Padder::mapped(const Value& traced) const { return map_.at(traced.node())[
 Values Padder::copy(const Region& region) {
   for (const Node& node : region.nodes()) {
     if (node.name.empty() || !padded_.listing_.lists(node)) continue;
-    const bool nests = node.name == "stablehlo.while" || node.name == "stablehlo.if" || node.name == "stablehlo.case";
-    if (plain(node) && !nests) {
+    if (plain(node) && !has_open_regions(node)) {
       map_[&node] = same(node);
       continue;
     }
@@ -358,26 +357,27 @@ bool is_prefix(const std::vector<Number>& sizes) {
   }
   return true;
 }
+
+// A vector of `count` elements as rows of the last sizes that don't vary. The number of rows has no slot of its own:
+// nothing divides by it.
+std::vector<Number> in_rows(int64_t count, const std::vector<Number>& sizes) {
+  std::vector<Number> out{{count, -1}};
+  for (size_t k = sizes.size(); k-- > 0 && !sizes[k].varies() && out[0].padded > 0 && sizes[k].padded > 0;) {
+    out.insert(out.begin() + 1, sizes[k]);
+    out[0].padded /= sizes[k].padded;
+  }
+  return out;
+}
 }  // namespace
 
-// The number of a vector's size has no slot of its own: nothing divides by it.
 Value Padder::pack(Value v, const Numbers& sizes) {
   if (is_prefix(sizes)) return hlo::reshape(v, {v.numel()});
-  Numbers flat{{v.numel(), -1}};
-  for (size_t k = sizes.size(); k-- > 0 && !sizes[k].varies() && flat[0].padded > 0 && sizes[k].padded > 0;) {
-    flat.insert(flat.begin() + 1, sizes[k]);
-    flat[0].padded /= sizes[k].padded;
-  }
-  return hlo::reshape(regrouped(v, sizes, flat), {v.numel()});
+  return hlo::reshape(regrouped(v, sizes, in_rows(v.numel(), sizes)), {v.numel()});
 }
 
 Value Padder::unpack(Value flat, const Numbers& sizes) {
   if (is_prefix(sizes)) return hlo::reshape(flat, padded_sizes(sizes));
-  Numbers from{{flat.numel(), -1}};
-  for (size_t k = sizes.size(); k-- > 0 && !sizes[k].varies() && from[0].padded > 0 && sizes[k].padded > 0;) {
-    from.insert(from.begin() + 1, sizes[k]);
-    from[0].padded /= sizes[k].padded;
-  }
+  const Numbers from = in_rows(flat.numel(), sizes);
   return regrouped(hlo::reshape(flat, padded_sizes(from)), from, sizes);
 }
 

@@ -179,10 +179,8 @@ class PaddedProgram {
       out.push_back(aten::make_tensor(aten::make_storage(in.device, in.capture.placeholder(all[i])), dims,
                                       c10::contiguous_strides(dims), 0, aten::scalar_type_of(all[i].dtype())));
     }
-    for (size_t i = 0; i < checks_.size(); ++i) {
-      const_cast<lowering::CallInfo&>(lowering::call())
-          .checks.push_back({all[packed_.size() + i], checks_[i].kind, checks_[i].message});
-    }
+    for (size_t i = 0; i < checks_.size(); ++i)
+      aten::add_captured_check({all[packed_.size() + i], checks_[i].kind, checks_[i].message});
     return out;
   }
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_tpu.aot.compile: from PyTorch code to a compiled program and its report."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,7 +156,8 @@ def trace(
         args = pytree.tree_map_with_path(lambda path, leaf: placed(path, leaf, "args"), args)
         kwargs = pytree.tree_map_with_path(lambda path, leaf: placed(path, leaf, "kwargs"), kwargs)
         with torch.set_grad_enabled(backward):
-            with _compiling():
+            # Libraries ask torch.compiler.is_compiling() before they read a value of a tensor.
+            with torch.compiler._compile_session_context():
                 if module is not None:
                     result = torch.func.functional_call(module, {**parameters, **buffers}, args, kwargs)
                 else:
@@ -191,16 +191,6 @@ def trace(
         loops=traced["loops"],
         choices=_C.target_choices(generation),
     )
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """torch.compiler.is_compiling() is true, as libraries ask before they read a value of a tensor."""
-    before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
 
 
 def _identifier(name: str) -> str:
