@@ -67,9 +67,11 @@ constexpr const char* kSlow = R"(module @slow {
 })";
 
 struct Slow {
-  pjrt::Executable program;
+  // Leaked, as the runtime's programs are: an execution that ends while the process exits must not be the last to hold
+  // one.
+  pjrt::Executable& program =
+      *new pjrt::Executable(Runtime::get().client().compile(kSlow, pjrt::serialize(pjrt::CompileOptions{})));
   std::vector<pjrt::Buffer> results;  // kept: freeing one would not wait either
-  Slow() : program(Runtime::get().client().compile(kSlow, pjrt::serialize(pjrt::CompileOptions{}))) {}
   void launch(int device) {
     Runtime& runtime = Runtime::get();
     PJRT_Buffer* out = nullptr;
