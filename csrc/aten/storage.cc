@@ -9,6 +9,7 @@
 #include <bit>
 #include <mutex>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "aten/copy.h"
@@ -85,9 +86,10 @@ AddressSpace& addresses() {
 }
 
 void delete_slot(void* context) {
-  auto* slot = static_cast<Slot*>(context);
-  addresses().give_back(slot);
-  delete slot;
+  for (auto* slot = static_cast<Slot*>(context); slot;) {
+    addresses().give_back(slot);
+    delete std::exchange(slot, slot->outgrown);
+  }
 }
 
 c10::DataPtr make_data_ptr(size_t nbytes, int device, const hlo::Type* type) {
@@ -163,11 +165,23 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   TORCH_CHECK(impl.resizable(), "Trying to resize storage that is not resizable");
   Slot& old = slot_of(impl);
   if (nbytes == impl.nbytes()) return;
-  c10::DataPtr fresh = make_data_ptr(nbytes, old.device(), bytes_type(nbytes));
-  if (old.written() && impl.nbytes() > 0 && nbytes > 0) {
-    static_cast<Slot*>(fresh.get_context())->set(resized_value(old, nbytes));
+  const bool kept = old.written() && impl.nbytes() > 0 && nbytes > 0;
+  const bool fits = nbytes <= old.reserved;
+  c10::DataPtr fresh;
+  if (!fits) fresh = make_data_ptr(nbytes, old.device(), bytes_type(nbytes));
+  Slot& slot = fits ? old : *static_cast<Slot*>(fresh.get_context());
+  if (kept)
+    slot.set(resized_value(old, nbytes));
+  else
+    slot.reset(bytes_type(nbytes));
+  if (!fits) {
+    c10::DataPtr replaced = impl.set_data_ptr(std::move(fresh));
+    if (replaced.get_deleter() == &delete_slot) {
+      replaced.release_context();
+      slot.outgrown = &old;
+      old.reset(old.type());
+    }
   }
-  impl.set_data_ptr_noswap(std::move(fresh));
   impl.set_nbytes(nbytes);
 }
 

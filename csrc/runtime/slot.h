@@ -67,6 +67,9 @@ class Slot {
   // The list of all live slots, kept by whoever gives out addresses.
   Slot* next = nullptr;
   Slot* previous = nullptr;
+  // The slot that this one took the place of when the storage grew. Other threads may be in the middle of a call that
+  // knows it, so it lives as long as the storage; each growth at least doubles the range, so there are few.
+  Slot* outgrown = nullptr;
 
  private:
   struct Lock {
