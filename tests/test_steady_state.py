@@ -332,3 +332,25 @@ def test_sized_results(name: str) -> None:
     assert host_reads(lambda: f(*moved[7])) == 1
     for result, each in zip(results, arguments, strict=True):
         torch.testing.assert_close(result.cpu(), f(*each))
+
+
+POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "nonzero": lambda x: (x > 0).nonzero()[:, 0],
+    "repeat_interleave": lambda x: torch.repeat_interleave(torch.arange(len(x), device=x.device) % 3),
+    "unique": lambda x: x.unique(return_inverse=True)[1],
+    "unique_consecutive": lambda x: x.unique_consecutive(return_inverse=True)[1],
+    "sort": lambda x: x.sort()[1],
+    "topk": lambda x: x.topk(5)[1],
+    "arange": lambda x: torch.arange(3, len(x), device=x.device),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_own_positions_are_not_checked(name: str) -> None:
+    """Positions that an operator gave are in range: an index by them is one launch, and the host reads nothing."""
+    x = torch.randn(20, device="tpu")
+    at = POSITIONS[name](x)
+    before = torch.tpu.metrics()["launches"]
+    result = x.index_select(0, at)
+    assert torch.tpu.metrics()["launches"] == before + 1
+    torch.testing.assert_close(result.cpu(), x.cpu()[at.cpu()])

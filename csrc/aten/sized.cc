@@ -204,14 +204,19 @@ Tensor repeat_elements(const Tensor& x, const Tensor& repeats, std::optional<int
 // The sizes of arange and range depend on numbers that a lowering takes at run time.
 template <Tensor& (*Sized)(const at::Scalar&, const at::Scalar&, const at::Scalar&, Tensor&)>
 Tensor& sequence(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, Tensor& out) {
+  using Last = std::optional<at::Scalar>;
   return guarded([&]() -> Tensor& {
     Tensor meta = at::empty({0}, out.options().device(at::kMeta));
     Sized(start, end, step, meta);
     if (out.numel() != meta.numel()) out.resize_(meta.sizes());
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("tpu::sequence_", "")
-                               .typed<Tensor&(Tensor&, const at::Scalar&, const at::Scalar&)>();
-    if (out.numel() > 0) op.call(out, start, step);
+                               .typed<Tensor&(Tensor&, const at::Scalar&, const at::Scalar&, const Last&)>();
+    if (out.numel() == 0) return out;
+    Last last;
+    if (at::isIntegralType(out.scalar_type(), false) && start.isIntegral(false) && step.isIntegral(false))
+      last = start.toLong() + (out.numel() - 1) * step.toLong();
+    op.call(out, start, step, last);
     return out;
   });
 }
@@ -328,7 +333,7 @@ void define_sized(torch::Library& library) {
   library.def("bincount_sized(Tensor self, Tensor? weights, int size) -> Tensor");
   library.def("repeat_interleave_sized(Tensor repeats, int size) -> Tensor");
   library.def("repeats_total(Tensor repeats) -> Tensor");
-  library.def("sequence_(Tensor(a!) self, Scalar start, Scalar step) -> Tensor(a!)");
+  library.def("sequence_(Tensor(a!) self, Scalar start, Scalar step, Scalar? last) -> Tensor(a!)");
   library.def("masked_select_padded(Tensor self, Tensor mask, int size) -> Tensor");
 }
 

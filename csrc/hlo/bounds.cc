@@ -105,8 +105,7 @@ Bounds BoundsOf::compute(Value v) {
   }
   if (name == "stablehlo.clamp") {
     const Bounds low = operand(0), high = operand(2);
-    if (!low.known || !high.known || !low.parameters.empty() || !high.parameters.empty()) return {};
-    return numbers(std::min(low.low, high.low), high.high);
+    return join(low, high);
   }
   if (name == "stablehlo.convert") {
     Bounds from = operand(0);

@@ -11,11 +11,15 @@ Value counting(const Type& out) { return iota(graph(), {compute_dtype(out.dtype)
 
 }  // namespace
 
-// start + i * step: arange and range, whose sizes aten/sized.cc works out.
+// start + i * step: arange and range, whose sizes aten/sized.cc works out. `last`, given for integers, changes nothing,
+// but tells what range the numbers lie in: as indices they need no check then.
 TPU_LOWER("tpu::sequence_",
-          [](Value out, Value start, Value step) {
+          [](Value out, Value start, Value step, std::optional<Value> last) {
             Value i = counting(out.type());
-            return convert(cast(start, i.dtype()) + i * cast(step, i.dtype()), out.dtype());
+            Value first = cast(start, i.dtype()), v = first + i * cast(step, i.dtype());
+            if (!last) return convert(v, out.dtype());
+            Value end = cast(*last, i.dtype());
+            return convert(clamp(minimum(first, end), v, maximum(first, end)), out.dtype());
           },
           {.no_meta = true});
 

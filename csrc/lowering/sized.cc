@@ -125,6 +125,7 @@ TPU_LOWER("tpu::unique_groups",
             Value group = running_count(starts);
             Value inverse = group - 1;
             if (!consecutive) inverse = scatter_rows(inverse, order, inverse, 0, take_new);
+            inverse = clip(inverse, 0, n - 1);  // it is so already; said, that an index by it needs no check
             return {rows, group, reshape(convert(inverse, S64), dim ? Dims{n} : x.dims()), convert(max(group, 0), S64)};
           },
           {.no_meta = true});
@@ -169,7 +170,7 @@ TPU_LOWER("tpu::repeat_interleave_sized",
             const int64_t n = repeats.numel();
             if (n == 0 || size == 0) return full(repeats.graph(), {repeats.dtype(), {size}}, 0);
             Value ends = cumulative(repeats, 0, Scan::Sum);
-            return minimum(count_below(ends, size), n - 1);
+            return clip(count_below(ends, size), 0, n - 1);  // both ends said: positions that need no check
           },
           {.no_meta = true});
 
