@@ -174,9 +174,9 @@ def test_storm_of_fused_graphs():
     with conformance.eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         x = ones(3, 3)
-        for k in range(40):
+        for k in range(80):
             y = x
-            for _ in range(k + 1):
+            for _ in range(k // 2 + 1):  # a graph is compiled when it comes a second time
                 y = y.sin()
             y.cpu()
     messages = [str(w.message) for w in seen if "DEFER_AND_FUSE" in str(w.message)]

@@ -10,7 +10,9 @@
 // Fused eager (DEFER_AND_FUSE). Launches are recorded, one graph a device, and run as one program when
 // the graph is cut. Nothing changes for the user: a value that is read is computed first.
 //
-// What is cut may become several programs: XLA's CPU compiler is kept from computing large values twice.
+// What is cut may become several programs: equal layers of a network share one, what has another size in each step
+// stands apart from what has not, and XLA's CPU compiler is kept from computing large values twice. Where those ends
+// are known from earlier rounds, the device starts on what stands before while the rest is still recorded.
 //
 // Cuts: a value is needed on the host or by another device; a stream is waited for; the graph repeats
 // how it began, so that a loop settles into the same programs; or it has grown to a limit of operators

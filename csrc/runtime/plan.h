@@ -56,6 +56,10 @@ struct Plan {
   std::vector<bool> in_stages;      // which operands and constants, in the order of params, are read in several loops
   std::vector<std::pair<int, Origin>> origins;  // of those results of which the operands' ranges tell something
 
+  // For deferred graphs: the number of the one that it was part of last, and whether it came again soon after one.
+  std::atomic<uint64_t> last_graph{0};
+  std::atomic<bool> settled{false};
+
   // The executable; compiles or loads from disk on first use. Thread-safe.
   Program& program();
   Program* program_if_ready() const {
