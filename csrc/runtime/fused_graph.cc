@@ -23,7 +23,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 30;  // of results that are deferre
 }  // namespace
 
 void FusedGraph::record(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
-            std::span<ValueRef> results) {
+                        std::span<ValueRef> results) {
   std::lock_guard lock(mutex_);
   device_ = device;
   Step step{&plan, operands_.size(), scalars_.size(), results_.size()};
@@ -32,8 +32,7 @@ void FusedGraph::record(Plan& plan, int device, std::span<Operand> operands, std
       case Param::From::Operand: {
         const ValueRef& value = operands[static_cast<size_t>(param.index)].value;
         value->check();
-        TPU_CHECK(value->type() == param.type, plan.name,
-                  ": another thread changed a tensor's shape during the call");
+        TPU_CHECK(value->type() == param.type, plan.name, ": another thread changed a tensor's shape during the call");
         operands_.push_back(value);
         break;
       }

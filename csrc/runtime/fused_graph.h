@@ -143,12 +143,12 @@ class FusedGraph {
   std::vector<ValueRef> held_;
   std::unordered_map<Hash128, Compiled, KeyHash> cache_;
   std::unordered_map<Hash128, uint64_t, KeyHash> seen_;  // keys of programs that were wanted, and in which graph first
-  std::deque<const Compiled*> recent_;   // what a new graph is compared with
-  std::unordered_set<const Plan*> met_;  // in some compiled graph
-  std::unordered_set<uint64_t> known_ends_;  // prefixes after which a program ends
-  std::unordered_set<uint64_t> parted_;      // of graphs that have been looked at for repeats
-  int unsteady_ = 0;                     // graphs compiled though all their plans were known
-  int64_t transfers_ = -1;               // of the process, when the last of those was
+  std::deque<const Compiled*> recent_;                   // what a new graph is compared with
+  std::unordered_set<const Plan*> met_;                  // in some compiled graph
+  std::unordered_set<uint64_t> known_ends_;              // prefixes after which a program ends
+  std::unordered_set<uint64_t> parted_;                  // of graphs that have been looked at for repeats
+  int unsteady_ = 0;                                     // graphs compiled though all their plans were known
+  int64_t transfers_ = -1;                               // of the process, when the last of those was
 };
 
 }  // namespace tpu::runtime

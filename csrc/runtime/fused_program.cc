@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/fused_graph.h"
-
 #include <algorithm>
 
 #include "base/log.h"
 #include "hlo/inline.h"
 #include "runtime/device.h"
+#include "runtime/fused_graph.h"
 #include "runtime/memory.h"
 #include "runtime/metrics.h"
 #include "runtime/scalar.h"
@@ -14,9 +13,10 @@
 namespace tpu::runtime {
 namespace {
 
-constexpr size_t kRemembered = 16;                // graphs that a new one is compared with, to tell why it is one
+constexpr size_t kRemembered = 16;  // graphs that a new one is compared with, to tell why it is one
 constexpr size_t kDearer = 4;  // a program of one operator takes as long to compile as so many more in a larger one
-constexpr int kStorm = 32;                        // graphs of known operators that are worth a warning
+constexpr size_t kMostSeen = 1 << 16;  // keys that are remembered before they are compiled
+constexpr int kStorm = 32;             // graphs of known operators that are worth a warning
 constexpr const char* kEscaped = ": a value of a trace is used outside of it";
 
 }  // namespace
@@ -64,6 +64,7 @@ bool FusedGraph::launch(size_t first, size_t last, Why why, std::shared_ptr<cons
   const auto found = cache_.find(key);
   const bool known = found != cache_.end() && found->second.program->generation == program_generation();
   if (!known && why == Why::Early) return false;
+  if (seen_.size() > kMostSeen) seen_.clear();
   if (!known && seen_.try_emplace(key, number_).first->second == number_ && compiles_less_each(first, last)) {
     failure = run_each(first, last);
     return true;
@@ -206,8 +207,7 @@ std::string FusedGraph::reason(std::span<const Step> steps) {
   const std::string graph = text("a new fused graph of ", count, " operators");
   for (size_t i = 0; i < count; ++i) {
     if (met_.contains(steps[i].plan)) continue;
-    return text(graph, ": ",
-                steps[i].plan->reason.empty() ? named(steps[i].plan) + " is new" : steps[i].plan->reason);
+    return text(graph, ": ", steps[i].plan->reason.empty() ? named(steps[i].plan) + " is new" : steps[i].plan->reason);
   }
   // Nothing is new but the graph itself.
   std::string why;
@@ -258,8 +258,7 @@ std::shared_ptr<const Error> FusedGraph::run_each(size_t first_step, size_t last
     try {
       run_one(step, end);
     } catch (const std::exception& error) {
-      const std::string where =
-          step.plan->line.empty() ? step.plan->name : step.plan->name + " at " + step.plan->line;
+      const std::string where = step.plan->line.empty() ? step.plan->name : step.plan->name + " at " + step.plan->line;
       const auto* ours = dynamic_cast<const Error*>(&error);
       const ErrorKind kind = ours ? ours->kind() : ErrorKind::Internal;
       const bool told = first && std::string_view(error.what()) == first->what();
