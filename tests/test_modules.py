@@ -87,3 +87,21 @@ def test_compiled_module(info: ModuleInfo) -> None:
     torch.compiler.reset()
     if not check(info, True, samples=1, compiled=True):
         pytest.skip("no sample that the CPU runs")
+
+
+def test_data_from_the_other_device():
+    """`x.data = y` between the CPU and the device, both ways: the tensor stays the one it was."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    (parameter * 2).sum().backward()
+    parameter.grad = None
+    parameter.data = torch.full((3,), 5.0, device="tpu")
+    assert parameter.device.type == "tpu"
+    (parameter * 2).sum().backward()
+    optimizer.step()
+    assert parameter.tolist() == [3, 3, 3]
+    parameter.grad = None
+    parameter.data = parameter.data.cpu()
+    assert parameter.device.type == "cpu" and parameter.tolist() == [3, 3, 3]
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        parameter.data = torch.eye(3).to_sparse()

@@ -176,6 +176,15 @@ at::Tensor copy_from_and_resize(const at::Tensor& src, const at::Tensor& dst) {
   return copy_from(src, dst, false);
 }
 
+// Whether `x.data = y` may be. PyTorch's own list of dense tensors doesn't have the device, so that a parameter could
+// not go there in place.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  const auto dense = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && (t.is_cpu() || t.device().type() == c10::DeviceType::PrivateUse1);
+  };
+  return self.key_set() == from.key_set() || (dense(self) && dense(from));
+}
+
 }  // namespace
 
 at::Tensor to_device(const at::Tensor& cpu, int device) {
@@ -210,6 +219,7 @@ ValueRef resized_value(Slot& slot, size_t nbytes) {
 void register_copies(torch::Library& library) {
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
 }
 
 }  // namespace tpu::aten

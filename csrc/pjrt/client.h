@@ -37,6 +37,7 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   const PJRT_Api* api() const { return api_; }
+  PJRT_Client* handle() const { return handle_; }
   const std::vector<Device>& devices() const { return devices_; }  // addressable
   std::string platform_name() const;
   std::string platform_version() const;

@@ -14,5 +14,6 @@ void init_padded(pybind11::module_& m);
 void init_registry(pybind11::module_& m);
 void init_trace(pybind11::module_& m);
 void init_location(pybind11::module_& m);
+void init_distributed(pybind11::module_& m);
 
 }  // namespace tpu::python

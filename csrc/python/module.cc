@@ -63,4 +63,5 @@ PYBIND11_MODULE(_C, m) {
   tpu::python::init_registry(m);
   tpu::python::init_trace(m);
   tpu::python::init_location(m);
+  tpu::python::init_distributed(m);
 }

@@ -81,9 +81,11 @@ def _load() -> None:
     if not getattr(torch.__spec__, "_initializing", False):
         # Loaded by hand: a backward on the CPU may have started the autograd engine already.
         _C._add_autograd_workers()
+    from torch_tpu import process_group
     from torch_tpu.compile import decompositions
 
     decompositions.register()
+    process_group.register()
     if topology := os.environ.get("TORCH_TPU_AOT_TOPOLOGY"):
         from torch_tpu.aot import _watch
 

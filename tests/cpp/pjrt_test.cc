@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "pjrt/client.h"
+#include "pjrt/promise.h"
 #include "pjrt/signature.h"
 #include "pjrt/topology.h"
 
@@ -319,6 +320,41 @@ void test_events(Client& client, const Executable& add) {
   CHECK(ready.ready() && Event().ready());
 }
 
+// A buffer that is filled later: launches on it wait, whether it is kept, written in place, failed or given up.
+void test_promises(Client& client, const Executable& add) {
+  const Device& device = client.devices()[1];
+  const Buffer one = upload(client, device, 1);
+  const Values twos(64, 2);
+  enum { Copied, Written, Failed, GivenUp };
+  for (int how : {Copied, Written, Failed, GivenUp}) {
+    auto promise = std::make_unique<Promise>(client, PJRT_Buffer_Type_F32, kDims, 2, device);
+    const Buffer later = promise->buffer();
+    CHECK(!later.ready().ready());
+    PJRT_Buffer* in[] = {later.handle(), one.handle()};
+    PJRT_Buffer* out = nullptr;
+    add.execute(in, 2, &out, device, nullptr, 0, nullptr);
+    const Buffer sum(client.api(), out);
+    CHECK(!sum.ready().ready());
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (how == Copied) promise->keep(twos.data(), 256);
+      if (how == Written) {
+        std::memcpy(reinterpret_cast<void*>(later.address()), twos.data(), 256);
+        promise->keep(nullptr, 0);
+      }
+      if (how == Failed) promise->fail("the cat has eaten it");
+      promise.reset();
+    });
+    if (how == Copied || how == Written) {
+      CHECK(download(sum) == Values(64, 3));
+    } else {
+      const Error e = error_of([&] { download(sum); });
+      CHECK(mentions(e, how == Failed ? "the cat has eaten it" : "given up"));
+    }
+    other.join();
+  }
+}
+
 void leave_running(Client& client, const std::string& options) {
   static Executable product = client.compile(R"(module {
     func.func @main(%a: tensor<1500x1500xf32>) -> tensor<1500x1500xf32> {
@@ -420,6 +456,7 @@ int main(int argc, char** argv) {
       test_analysis(add);
       test_events(*client, add);
       test_devices(*client);
+      test_promises(*client, add);
       test_errors(*client, add, options);
     }
     // Left to the end of the process, with launches under way and owners never destroyed.

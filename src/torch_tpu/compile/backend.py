@@ -180,11 +180,14 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _host_nodes(gm: GraphModule) -> set[Node]:
-    """What computes on the CPU, or copies from there: numbers (rank 0) may be operands of a program."""
+    """Collectives, and what computes on the CPU or copies from there: numbers (rank 0) may be operands of a program."""
     host = set()
     for node in gm.graph.nodes:
         source = node.args[0] if node.target is operator.getitem else node
         if node.op != "call_function" or source.target in control_flow.RANDOM:  # its state is the device's
+            continue
+        if getattr(source.target, "namespace", "") == "_c10d_functional":
+            host.add(node)
             continue
         made = _tensors(node.meta.get("val"))
         given = [t for n in node.all_input_nodes for t in _tensors(n.meta.get("val"))]
