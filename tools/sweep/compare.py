@@ -2,6 +2,7 @@
 """A model's results and gradients on one device against another's."""
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -115,6 +116,7 @@ class Subject:
 
     def __init__(self, model: torch.nn.Module, inputs: dict[str, Any]):
         self.model, self.inputs = model, inputs
+        self.fresh = copy.deepcopy(model)  # some models keep tensors of the graph, which can't be copied
         self.want = self.run(model, inputs)
         self.random = difference(*(self.run(model, inputs, seed)[0] for seed in (0, 1)))[0] > 0
 
