@@ -142,7 +142,7 @@ def task(mode: str, model_type: str, report: pool.Report) -> None:
         report(stage=mode, skipped="draws random numbers")  # see compare.CpuRandom: it keeps Dynamo from compiling
         return
     try:
-        model = case.fresh.to("tpu")
+        model = copy.deepcopy(case.fresh).to("tpu")
         run = model if mode == "eager" else torch.compile(model, backend="tpu", dynamic=False)
         report(stage=mode, **case.check(model, run))
     except Exception as error:

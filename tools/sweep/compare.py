@@ -3,6 +3,7 @@
 
 import contextlib
 import copy
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,7 +53,11 @@ def step(model: torch.nn.Module, call: Callable[[], Any]) -> tuple[Tensors, Tens
     return {n: t.detach().cpu() for n, t in found.items()}, grads
 
 
-def difference(got: Tensors, want: Tensors) -> tuple[float, str]:
+def _is_float32(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
+def difference(got: Tensors, want: Tensors, same_dtype: bool = True) -> tuple[float, str]:
     """The largest scaled difference, and the tensor it is in; infinite where tensors are missing or of other kinds."""
     if set(got) != set(want):
         return float("inf"), "only on one side: " + ", ".join(sorted(set(got) ^ set(want))[:3])
@@ -60,7 +65,7 @@ def difference(got: Tensors, want: Tensors) -> tuple[float, str]:
     peak = max((_peak(t) for t in want.values() if t.is_floating_point() or t.is_complex()), default=0.0)
     for name, a in want.items():
         b = got[name]
-        if a.shape != b.shape or a.dtype != b.dtype:
+        if a.shape != b.shape or (same_dtype and a.dtype != b.dtype):
             return float("inf"), f"{name}: {tuple(b.shape)} {b.dtype} for {tuple(a.shape)} {a.dtype}"
         if not a.numel():
             continue
@@ -145,7 +150,23 @@ class Subject:
         }
         if max(forward, backward) > TOLERANCE:
             out["where"] = where if forward > TOLERANCE else where_grad
+            out |= self._in_float64()
         return out
+
+    def _in_float64(self) -> dict[str, Any]:
+        """Tells a fault from rounding that the model magnifies: `own`, how far the CPU's float32 is from its float64;
+        `wide`, how far the device's float64 is from the CPU's, eager."""
+        wider = functools.partial(tree_map, lambda t: t.double() if _is_float32(t) else t)
+        inputs = wider(self.inputs)
+        on_cpu = copy.deepcopy(self.fresh).cpu().double()
+        try:
+            want = self.run(on_cpu, inputs)
+            own = max(difference(got, exact, same_dtype=False)[0] for got, exact in zip(self.want, want, strict=True))
+            moved = tree_map(lambda t: t.to("tpu") if isinstance(t, torch.Tensor) else t, inputs)
+            got = self.run(copy.deepcopy(self.fresh).double().to("tpu"), moved)
+            return {"own": own, "wide": max(difference(a, b)[0] for a, b in zip(got, want, strict=True))}
+        except Exception as error:  # has float32 in its code
+            return {"wide_error": str(error)[:200]}
 
 
 @torch.no_grad()
