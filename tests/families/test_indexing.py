@@ -309,3 +309,13 @@ def test_gradient_of_values_written_at_a_mask() -> None:
         return [*torch.autograd.grad(written.square().sum(), leaves)]
 
     conformance.close(gradients(*conformance.on_tpu((x, values, mask))), gradients(x, values, mask))
+
+
+def test_masked_fill_takes_a_number_from_the_cpu() -> None:
+    x, mask, value = torch.randn(3, 4), torch.rand(3, 4) > 0.5, torch.tensor(-1.0)
+    tx, tmask = conformance.on_tpu((x, mask))
+    conformance.close(tx.masked_fill(tmask, value), x.masked_fill(mask, value))
+    conformance.close(tx.clone().masked_fill_(tmask, value), x.masked_fill(mask, value))
+    conformance.close(tx.half().masked_fill(tmask, value), x.half().masked_fill(mask, value))
+    with pytest.raises(RuntimeError, match="same device"):
+        tx.masked_fill(tmask, torch.ones(2))
