@@ -226,7 +226,8 @@ const OpPlan& OpKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* s
 
 void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto n = static_cast<ptrdiff_t>(args_.size());
-  const std::optional<Narrowed> narrowed = expand_masks({&*(stack->end() - n), args_.size()}, writes_.empty());
+  const bool reads = args_.size() == 2;  // x[mask]: index_put, functional or not, has as many values as the mask
+  const std::optional<Narrowed> narrowed = expand_masks({&*(stack->end() - n), args_.size()}, reads);
   run(op, stack, 0);
   if (narrowed) stack->back() = narrow_result(stack->back().toTensor(), *narrowed);
 }

@@ -5,18 +5,23 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <functional>
 
 namespace tpu::aten {
 namespace {
 
-at::Tensor to_meta(const at::Tensor& tensor, MetaResult& out) {
+bool is_host_scalar(const at::Tensor& tensor) {
+  return tensor.dim() == 0 && tensor.device().is_cpu() && !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+at::Tensor to_meta(const at::Tensor& tensor, bool scalars_too, MetaResult& out) {
   if (!tensor.defined()) {
     out.arguments.emplace_back();
     return tensor;
   }
   // Numbers stay on the CPU: a Python meta kernel gets them as Python numbers.
-  if (tensor.dim() == 0 && tensor.device().is_cpu()) {
+  if (tensor.dim() == 0 && tensor.device().is_cpu() && !(scalars_too && is_host_scalar(tensor))) {
     out.arguments.push_back(tensor);
     return tensor;
   }
@@ -88,12 +93,15 @@ bool has_meta(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-MetaResult run_meta(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+namespace {
+
+MetaResult run_meta(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, bool scalars_too) {
   MetaResult out;
   if (!has_meta(op)) return out;
   torch::jit::Stack stack;
   for (const c10::IValue& value : arguments) {
-    stack.push_back(map_tensors(value, [&](const at::Tensor& t) { return to_meta(t, out); }, c10::DeviceType::Meta));
+    stack.push_back(
+        map_tensors(value, [&](const at::Tensor& t) { return to_meta(t, scalars_too, out); }, c10::DeviceType::Meta));
   }
   try {
     op.callBoxed(stack);
@@ -101,6 +109,11 @@ MetaResult run_meta(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> ar
     return out;
   } catch (const std::exception& error) {
     ask_the_cpu(op, arguments);
+    // Some in Python, such as masked_fill's, let a CPU tensor without dimensions meet CUDA alone.
+    const auto host = [](const c10::IValue& v) {
+      return v.isTensor() && v.toTensor().defined() && is_host_scalar(v.toTensor());
+    };
+    if (!scalars_too && std::any_of(arguments.begin(), arguments.end(), host)) return run_meta(op, arguments, true);
     // Meta kernels in Python assert what the CPU's kernels check.
     std::string_view text = error.what();
     constexpr std::string_view kAssertion = "AssertionError: ";
@@ -117,6 +130,12 @@ MetaResult run_meta(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> ar
     }
   }
   return out;
+}
+
+}  // namespace
+
+MetaResult run_meta(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  return run_meta(op, arguments, false);
 }
 
 }  // namespace tpu::aten

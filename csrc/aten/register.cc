@@ -11,6 +11,7 @@
 
 #include "aten/fallback.h"
 #include "aten/kernel.h"
+#include "aten/profiler.h"
 #include "aten/sparse.h"
 #include "aten/storage.h"
 #include "aten/views.h"
@@ -147,6 +148,7 @@ void register_all() {
   register_views();
   register_sparse();
   register_fallback();
+  register_profiler();
   done = true;
 }
 

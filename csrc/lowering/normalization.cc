@@ -342,5 +342,17 @@ TPU_LOWER("native_group_norm_backward",
           },
           {.loose_meta = true});
 
+// ---- Weight normalization -------------------------------------------------------------------------
+
+// w = v g / |v|, with the norm over all dimensions but one:  dg = sum(dw v) / |v|,  dv = g / |v| (dw - v dg / |v|)
+TPU_LOWER("_weight_norm_interface_backward", [](Value dw, Value v, Value g, Value norms, int64_t dim) {
+  Value d = accumulate(dw), a = accumulate(v), n = accumulate(norms);
+  Dims over;
+  for (int64_t i = 0; i < v.rank(); ++i)
+    if (i != dim) over.push_back(i);
+  Value dg = sum_of(d * a, over) / n;
+  return Values{convert(accumulate(g) / n * (d - a * (dg / n)), v.dtype()), convert(dg, g.dtype())};
+});
+
 }  // namespace
 }  // namespace tpu::lowering

@@ -11,6 +11,7 @@
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
 #include "runtime/precision.h"
+#include "runtime/profile.h"
 #include "runtime/program.h"
 
 namespace py = pybind11;
@@ -82,6 +83,7 @@ void init_runtime(py::module_& m) {
   m.def("unload_programs", &runtime::unload_programs, Unlocked());
   m.def("fallback_stats", &runtime::metrics::fallback_stats);
   m.def("reset_metrics", &runtime::metrics::reset);
+  m.def("set_profile_options", [](bool lines, bool transfers) { runtime::profile::set_options({lines, transfers}); });
 
   m.def("cache_folder", &runtime::disk_cache::folder);
   m.def("cache_usage", [] {

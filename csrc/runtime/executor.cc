@@ -11,6 +11,7 @@
 #include "runtime/fuse.h"
 #include "runtime/memory.h"
 #include "runtime/metrics.h"
+#include "runtime/profile.h"
 #include "runtime/scalar.h"
 #include "runtime/small_array.h"
 #include "runtime/stream.h"
@@ -114,6 +115,7 @@ void launch_now(Plan& plan, int device, std::span<Operand> operands, std::span<c
 
   SmallArray<PJRT_Buffer*, 16> outs(results.size());
   pjrt::Event done;
+  const int64_t queued = profile::on() ? profile::now() : 0;
   try {
     before_launch(device);
     program.executable.execute(args.data(), count, outs.data(), runtime.device(device), keep.data(), kept, &done);
@@ -127,6 +129,8 @@ void launch_now(Plan& plan, int device, std::span<Operand> operands, std::span<c
   }
   if (!plan.origins.empty()) set_ranges(plan, operands, scalars, results);
   metrics::count_launch();
+  if (queued != 0) [[unlikely]]
+    profile::launched(plan.name, device, queued, done);
   after_launch(device, std::move(done));
 }
 
@@ -134,12 +138,15 @@ ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event
   Runtime& runtime = Runtime::get();
   metrics::count_transfer();
   memory::reserve(device, type->bytes());
+  const int64_t started = profile::on() ? profile::now() : 0;
   using HostUse = pjrt::Client::HostUse;
   pjrt::Buffer buffer =
       runtime.client().from_host(data, pjrt_type(type->dtype), type->dims.data(), type->dims.size(),
                                  runtime.device(device), done ? HostUse::UntilDone : HostUse::DuringCall, done);
   ValueRef value(new DeviceValue(type, device, std::move(buffer)));
   value->set_range(range_of(data, *type));
+  if (started != 0) [[unlikely]]
+    profile::transferred(profile::Span::Kind::Upload, device, started, type->bytes());
   return value;
 }
 
@@ -149,7 +156,10 @@ void download(const ValueRef& value, void* data) {
   metrics::count_transfer();
   fuse::materialize(value);
   TPU_CHECK(value->ready_to_use(), kTraceEscaped);
+  const int64_t started = profile::on() ? profile::now() : 0;
   value->buffer().read(data, bytes);
+  if (started != 0) [[unlikely]]
+    profile::transferred(profile::Span::Kind::Download, value->device(), started, value->type()->bytes());
 }
 
 ValueRef transfer(const ValueRef& value, int device) {

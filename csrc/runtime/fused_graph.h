@@ -94,7 +94,9 @@ class FusedGraph {
   void run_one(const Step& step, size_t result_end);
   void push_scalar(const Scalar& scalar, const hlo::Type* type);
   // Launches `program` on args_; the results live_ get its outputs. `keep`: arguments whose memory must survive.
-  void start(Program& program, int64_t output_bytes, const std::vector<int64_t>& keep);
+  // `plans`: of its operators, for a profile.
+  void start(Program& program, int64_t output_bytes, const std::vector<int64_t>& keep,
+             std::span<const Plan* const> plans);
 
   // Of the plans of a graph so far, in order; those that are not settled stand for all of their operator.
   static uint64_t prefix_after(uint64_t prefix, const Plan& plan) {

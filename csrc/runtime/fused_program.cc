@@ -7,6 +7,7 @@
 #include "runtime/fused_graph.h"
 #include "runtime/memory.h"
 #include "runtime/metrics.h"
+#include "runtime/profile.h"
 #include "runtime/scalar.h"
 #include "runtime/stream.h"
 
@@ -245,7 +246,7 @@ void FusedGraph::execute(const Compiled& compiled) {
   for (size_t i = 0; i < compiled.scalars.size(); ++i)
     push_scalar(scalars_[base_.scalar + static_cast<size_t>(compiled.scalars[i])], compiled.scalar_types[i]);
   // Every aliased parameter is ours to give: it was so when the key was made.
-  start(*compiled.program, compiled.output_bytes, {});
+  start(*compiled.program, compiled.output_bytes, {}, compiled.plans);
 }
 
 std::shared_ptr<const Error> FusedGraph::run_each(size_t first_step, size_t last_step) {
@@ -295,7 +296,8 @@ void FusedGraph::run_one(const Step& step, size_t result_end) {
   for (int i : step.plan->donated) {
     if (owners[static_cast<size_t>(i)] != 1) keep.push_back(i);
   }
-  start(step.plan->program(), step.plan->result_bytes, keep);
+  const Plan* plan = step.plan;
+  start(step.plan->program(), step.plan->result_bytes, keep, {&plan, 1});
 }
 
 void FusedGraph::push_scalar(const Scalar& scalar, const hlo::Type* type) {
@@ -303,11 +305,25 @@ void FusedGraph::push_scalar(const Scalar& scalar, const hlo::Type* type) {
   args_.push_back(held_.back()->buffer().handle());
 }
 
-void FusedGraph::start(Program& program, int64_t output_bytes, const std::vector<int64_t>& keep) {
+// An operator's own name, or "fused add.Tensor, mul.Tensor and 3 more".
+static std::string profile_name(std::span<const Plan* const> plans) {
+  if (plans.size() == 1) return plans[0]->name;
+  constexpr size_t kNamed = 4;
+  std::string out = "fused ";
+  for (size_t i = 0; i < std::min(plans.size(), kNamed); ++i) {
+    const std::string& name = plans[i]->name;
+    out += (i > 0 ? ", " : "") + name.substr(name.starts_with("aten::") ? 6 : 0);
+  }
+  return plans.size() > kNamed ? out + " and " + std::to_string(plans.size() - kNamed) + " more" : out;
+}
+
+void FusedGraph::start(Program& program, int64_t output_bytes, const std::vector<int64_t>& keep,
+                       std::span<const Plan* const> plans) {
   memory::reserve(device_, output_bytes + program.temporary_bytes);
   Runtime& runtime = Runtime::get();
   outs_.assign(live_.size(), nullptr);
   pjrt::Event done;
+  const int64_t queued = profile::on() ? profile::now() : 0;
   before_launch(device_);
   program.executable.execute(args_.data(), args_.size(), outs_.data(), runtime.device(device_), keep.data(),
                              keep.size(), &done);
@@ -315,6 +331,8 @@ void FusedGraph::start(Program& program, int64_t output_bytes, const std::vector
   for (size_t i = 0; i < live_.size(); ++i)
     results_[base_.result + static_cast<size_t>(live_[i])]->fill(pjrt::Buffer(api, outs_[i]));
   metrics::count_launch();
+  if (queued != 0) [[unlikely]]
+    profile::launched(profile_name(plans), device_, queued, done);
   after_launch(device_, std::move(done));
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Indexing beyond PyTorch's samples: bad indices, masks, duplicates, views, sizes that depend on data."""
 
+import conformance
 import pytest
 import torch
 
@@ -281,3 +282,40 @@ def test_unfold_gradient(size, step):
         return torch.autograd.grad((y * y).sum(), x)
 
     same(f, X)
+
+
+@pytest.mark.parametrize("count", [3, 16, 24])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_index_put_of_a_mask_out_of_place(count: int, accumulate: bool) -> None:
+    # A count that is no power of two: positions padded to one would want as many values.
+    torch.manual_seed(0)
+    x, mask = torch.randn(2, 12, 4), torch.zeros(2, 12, dtype=torch.bool)
+    mask.view(-1)[torch.randperm(24)[:count]] = True
+    for values in (torch.randn(count, 4), torch.randn(4), torch.randn(1, 4)):
+        want = x.index_put([mask], values, accumulate)
+        tx, tmask, tvalues = conformance.on_tpu((x, mask, values))
+        conformance.close(tx.index_put([tmask], tvalues, accumulate), want)
+
+
+def test_gradient_of_values_written_at_a_mask() -> None:
+    torch.manual_seed(0)
+    x, values, mask = torch.randn(2, 12, 4), torch.randn(5, 4), torch.zeros(2, 12, dtype=torch.bool)
+    mask.view(-1)[[0, 3, 7, 11, 23]] = True
+
+    def gradients(x: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [x.clone().requires_grad_(), values.clone().requires_grad_()]
+        written = leaves[0].clone()
+        written[mask] = leaves[1]
+        return [*torch.autograd.grad(written.square().sum(), leaves)]
+
+    conformance.close(gradients(*conformance.on_tpu((x, values, mask))), gradients(x, values, mask))
+
+
+def test_masked_fill_takes_a_number_from_the_cpu() -> None:
+    x, mask, value = torch.randn(3, 4), torch.rand(3, 4) > 0.5, torch.tensor(-1.0)
+    tx, tmask = conformance.on_tpu((x, mask))
+    conformance.close(tx.masked_fill(tmask, value), x.masked_fill(mask, value))
+    conformance.close(tx.clone().masked_fill_(tmask, value), x.masked_fill(mask, value))
+    conformance.close(tx.half().masked_fill(tmask, value), x.half().masked_fill(mask, value))
+    with pytest.raises(RuntimeError, match="same device"):
+        tx.masked_fill(tmask, torch.ones(2))

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_tpu import _C
-from torch_tpu.compile import control_flow
+from torch_tpu.compile import control_flow, fakes  # noqa: F401 fakes registers its rules
 from torch_tpu.compile.buckets import Bucketed, Policy, Symbols
 from torch_tpu.compile.checkpoints import Checkpoints
 

@@ -139,7 +139,7 @@ def __getattr__(name: str) -> Any:
         return is_initialized()
     if name == "eager_mode":
         return EagerMode(_C.eager_mode())
-    if name in ("compiler", "distributed", "ops"):  # most programs don't need them
+    if name in ("compiler", "distributed", "ops", "profiler"):  # most programs don't need them
         return importlib.import_module(f"torch_tpu.tpu.{name}")
     if name == "default_generators":  # opens the device, so not at import
         return tuple(_C.default_generator(i) for i in range(device_count()))
