@@ -54,9 +54,7 @@ def functional(model: nn.Module, state: dict[str, list[torch.Tensor]], x: torch.
     kinds = {"amsgrad": False, "maximize": False, "foreach": False, "capturable": x.device.type == "tpu"}
     rates = {"beta1": 0.9, "beta2": 0.99, "lr": 1e-2, "weight_decay": 0.1, "eps": 1e-8}
     with torch.no_grad():
-        adamw(
-            parameters, [p.grad for p in parameters], state["m"], state["v"], [], state["steps"], **kinds, **rates
-        )
+        adamw(parameters, [p.grad for p in parameters], state["m"], state["v"], [], state["steps"], **kinds, **rates)
     for p in parameters:
         p.grad = None
     return loss.detach()

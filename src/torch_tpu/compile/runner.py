@@ -2,6 +2,7 @@
 """Runs ATen graphs as programs: a graph is traced once on placeholder tensors, through the same kernels as eager;
 what can't be part of a program runs between two."""
 
+import logging
 import operator
 import re
 import threading
@@ -16,6 +17,8 @@ from torch_tpu import _C
 from torch_tpu.compile import control_flow
 from torch_tpu.compile.buckets import Bucketed, Policy, Symbols
 from torch_tpu.compile.checkpoints import Checkpoints
+
+log = logging.getLogger(__name__)
 
 Boxed = Callable[[list[Any]], list[Any]]  # AOTAutograd's convention: takes a list and clears it
 
@@ -74,6 +77,7 @@ class _Trace:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         interpreter = _Interpreter(self.gm)
+        log.info("a graph of %d nodes is traced for a program", len(self.gm.graph.nodes))
         try:
             outputs = interpreter.run(*arguments, enable_io_processing=False)
         except Exception:
@@ -203,8 +207,8 @@ def _pieces(gm: GraphModule, host: set[Node], options: dict[str, Any], policy: P
     eager = {f"submod_{part[node]}" for node in host}
     split = split_module(gm, None, lambda node: part[node], keep_original_order=True)
     for name, child in list(split.named_children()):
-        if name not in eager and name.startswith("submod_"):
-            setattr(split, name, _Piece(child, options, policy))
+        if name.startswith("submod_"):
+            setattr(split, name, _Eager(child) if name in eager else _Piece(child, options, policy))
 
     def run(inputs: list[Any]) -> list[Any]:
         arguments = list(inputs)
@@ -227,3 +231,15 @@ class _Piece(torch.nn.Module):
     def forward(self, *arguments: Any) -> Any:
         outputs = self.program(list(arguments))
         return outputs[0] if self.single else tuple(outputs)
+
+
+class _Eager(torch.nn.Module):
+    """A part of a graph that runs call by call, as the module it was; the interpreter adds the user's line to an
+    error."""
+
+    def __init__(self, gm: GraphModule):
+        super().__init__()
+        self.gm = gm
+
+    def forward(self, *arguments: Any) -> Any:
+        return torch.fx.Interpreter(self.gm).run(*arguments, enable_io_processing=False)
