@@ -4,7 +4,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include <bit>
-#include <unordered_map>
+#include <vector>
 
 #include "aten/copy.h"
 #include "aten/kernel.h"
@@ -51,19 +51,39 @@ void key_sharing(Call& call) {
   const auto slot = [&](size_t i) { return call.tensors[i].slot; };
   const size_t n = call.tensors.size();
   if (n > kFew) {
-    std::unordered_map<runtime::Slot*, size_t> first;
+    // A table of positions plus one, at most half full; a slot goes to the next free place.
+    const int bits = std::bit_width(2 * n);
+    std::vector<uint32_t> table(size_t{1} << bits, 0);
     for (size_t i = 0; i < n; ++i) {
       if (!slot(i)) continue;
-      if (const auto [it, fresh] = first.try_emplace(slot(i), i); !fresh) push(it->second, i);
+      size_t at = (reinterpret_cast<uintptr_t>(slot(i)) * 0x9E3779B97F4A7C15ull) >> (64 - bits);
+      while (table[at] != 0 && slot(table[at] - 1) != slot(i)) at = (at + 1) & (table.size() - 1);
+      if (table[at] != 0)
+        push(table[at] - 1, i);
+      else
+        table[at] = static_cast<uint32_t>(i + 1);
     }
     return;
   }
   for (size_t i = 1; i < n; ++i) {
-    for (size_t j = 0; j < i && slot(i); ++j) {
+    for (size_t j = 0; j < i && slot(j); ++j) {
       if (slot(j) != slot(i)) continue;
       push(j, i);
       break;
     }
+  }
+}
+
+// The one device of the call's tensors.
+void look(const at::Tensor& t, Call& call) {
+  if (!t.defined() || t.device().type() != c10::DeviceType::PrivateUse1) return;
+  const int device = t.device().index();
+  if (call.device < 0) {
+    call.device = device;
+  } else if (call.device != device) {
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
+                " and tpu:", device, "!");
   }
 }
 
@@ -85,32 +105,21 @@ hlo::Precision matmul_precision() {
 
 void OpKernel::find_device(torch::jit::Stack* stack, Call& call) const {
   const size_t n = args_.size();
-  const auto look = [&](const at::Tensor& t) {
-    if (!t.defined() || t.device().type() != c10::DeviceType::PrivateUse1) return;
-    const int device = t.device().index();
-    if (call.device < 0) {
-      call.device = device;
-    } else if (call.device != device) {
-      TORCH_CHECK(false,
-                  "Expected all tensors to be on the same device, but found at least two devices, tpu:", call.device,
-                  " and tpu:", device, "!");
-    }
-  };
   for (size_t i = 0; i < n; ++i) {
     const c10::IValue& value = (*stack)[stack->size() - n + i];
     switch (args_[i].form) {
       case Form::Tensor:
-        if (value.isTensor()) look(value.toTensor());
+        if (value.isTensor()) look(value.toTensor(), call);
         break;
       case Form::TensorList:
         if (value.isTensorList()) {
-          for (const at::Tensor& t : value.toTensorVector()) look(t);
+          for (const c10::IValue& t : value.toListRef()) look(t.toTensor(), call);
         }
         break;
       case Form::OptTensorList:
         if (value.isList()) {
           for (const c10::IValue& t : value.toListRef()) {
-            if (t.isTensor()) look(t.toTensor());
+            if (t.isTensor()) look(t.toTensor(), call);
           }
         }
         break;
@@ -229,8 +238,8 @@ void OpKernel::parse_static(const c10::IValue& value, Kind kind, Call& call) con
   }
 }
 
-void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
-  find_device(stack, call);
+// What a plan depends on beside the arguments.
+void OpKernel::parse_surroundings(Call& call) const {
   call.default_dtype = at::get_default_dtype_as_scalartype();
   if (call.default_dtype != c10::ScalarType::Float) call.key.push_back(static_cast<uint64_t>(call.default_dtype) + 1);
   if (const lowering::Target* other = scoped_target()) [[unlikely]]
@@ -239,12 +248,28 @@ void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
     call.precision = matmul_precision();
     call.key.push_back(static_cast<uint64_t>(call.precision));
   }
-  const size_t n = args_.size();
-  static const at::Tensor undefined;
   if (body_) {
     call.random = 0;
     call.scalars.resize(2);
   }
+}
+
+void OpKernel::parse_list(c10::ArrayRef<at::Tensor> tensors, Call& call) const {
+  call.tensors.reserve(tensors.size());
+  call.key.reserve(tensors.size() + 16);
+  for (const at::Tensor& t : tensors) look(t, call);
+  if (call.device < 0) call.device = runtime::current_device();
+  parse_surroundings(call);
+  call.key.push_back(tensors.size());
+  for (const at::Tensor& t : tensors) parse_tensor(t, args_[0], call);
+  key_sharing(call);
+}
+
+void OpKernel::parse(torch::jit::Stack* stack, Call& call) const {
+  find_device(stack, call);
+  parse_surroundings(call);
+  const size_t n = args_.size();
+  static const at::Tensor undefined;
   for (size_t i = 0; i < n; ++i) {
     const ArgSpec& spec = args_[i];
     const c10::IValue& value = (*stack)[stack->size() - n + i];

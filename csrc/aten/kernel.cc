@@ -220,8 +220,21 @@ void OpKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, to
   });
 }
 
-const OpPlan& OpKernel::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  return guarded([&]() -> const OpPlan& { return run(op, stack, 0); });
+const OpPlan& OpKernel::call(const c10::OperatorHandle& op, c10::ArrayRef<at::Tensor> tensors,
+                             c10::SmallVectorImpl<at::Tensor>& fresh) {
+  return guarded([&]() -> const OpPlan& {
+    Call call;
+    parse_list(tensors, call);
+    torch::jit::Stack stack;
+    OpPlan& plan = plan_for(op, call, [&]() -> const torch::jit::Stack& {
+      stack.emplace_back(c10::List<at::Tensor>(tensors));
+      return stack;
+    });
+    c10::SmallVector<runtime::ValueRef, 4> values;
+    launch(plan, call, values);
+    fresh_results(plan, call, values, fresh);
+    return plan;
+  });
 }
 
 void OpKernel::run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -254,37 +267,47 @@ void OpKernel::describe(std::string shown, std::shared_ptr<CallHistory> history,
   fixed_ = std::move(fixed);
 }
 
-const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
+OpPlan& OpKernel::plan_for(const c10::OperatorHandle& op, const Call& call,
+                           c10::function_ref<const torch::jit::Stack&()> arguments) {
+  const uint64_t hash = hash_key(call);
+  if (OpPlan* plan = find(call, hash)) [[likely]]
+    return *plan;
+  return add_plan(op, arguments(), call, hash);
+}
+
+void OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth) {
   Call call;
   parse(stack, call);
-  const uint64_t hash = hash_key(call);
-  OpPlan* plan = find(call, hash);
-  if (plan == nullptr) [[unlikely]] {
-    plan = &add_plan(op, *stack, call, hash);
-  }
-  if (!plan->overlaps.empty()) [[unlikely]]
-    check_overlaps(*plan, call);
-  if (!plan->resizes.empty()) [[unlikely]] {
+  OpPlan& plan = plan_for(op, call, [&]() -> const torch::jit::Stack& { return *stack; });
+  if (!plan.overlaps.empty()) [[unlikely]]
+    check_overlaps(plan, call);
+  if (!plan.resizes.empty()) [[unlikely]] {
     TORCH_CHECK(depth == 0, name_, ": the out= tensor did not take on the size of the result");
-    for (const auto& [index, sizes] : plan->resizes) call.tensors[static_cast<size_t>(index)].tensor->resize_(sizes);
+    for (const auto& [index, sizes] : plan.resizes) call.tensors[static_cast<size_t>(index)].tensor->resize_(sizes);
     return run(op, stack, 1);
   }
+  c10::SmallVector<runtime::ValueRef, 4> values;
+  launch(plan, call, values);
+  deliver(plan, call, values, stack);
+}
+
+// Checks, random numbers, the launch itself, and what it writes to.
+void OpKernel::launch(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRef>& values) const {
   if (runtime::Capture* capture = runtime::Capture::current(); capture && call.random >= 0) {
-    const auto start = static_cast<int64_t>(capture->reserve(plan->random_count));
+    const auto start = static_cast<int64_t>(capture->reserve(plan.random_count));
     call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Seed, 0, 0, 0};
     call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Offset, start, 0, 0};
-  } else if (call.random >= 0 && (!body_ || plan->random_count > 0)) {
+  } else if (call.random >= 0 && (!body_ || plan.random_count > 0)) {
     const runtime::RandomState state = reserve(
-        call.generator, at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(call.device)), plan->random_count);
+        call.generator, at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(call.device)), plan.random_count);
     call.scalars[static_cast<size_t>(call.random)] = {Scalar::Kind::Uint, static_cast<int64_t>(state.seed), 0, 0};
     call.scalars[static_cast<size_t>(call.random) + 1] = {Scalar::Kind::Uint, static_cast<int64_t>(state.offset), 0, 0};
   }
-  if (plan->early) [[unlikely]]
-    judge(*plan->early, call);
-  c10::SmallVector<runtime::ValueRef, 4> values;
-  launch_plan(*plan, call, values);
+  if (plan.early) [[unlikely]]
+    judge(*plan.early, call);
+  launch_plan(plan, call, values);
   // First the writes: the launch may have consumed the old values.
-  for (const ResultSpec& result : plan->results) {
+  for (const ResultSpec& result : plan.results) {
     if (result.to != ResultSpec::To::Write) continue;
     const TensorArg& arg = call.tensors[static_cast<size_t>(result.tensor)];
     set_value(arg.tensor->storage(), *arg.slot, values[static_cast<size_t>(result.program_result)]);
@@ -298,14 +321,12 @@ const OpPlan& OpKernel::run(const c10::OperatorHandle& op, torch::jit::Stack* st
       throw Error(error.kind(), name_ + ": " + error.what());
     }
   }
-  if (!plan->checks.empty()) {
+  if (!plan.checks.empty()) {
     if (runtime::Capture::current())
-      captured_checks(values.back(), plan->checks);
+      captured_checks(values.back(), plan.checks);
     else
-      raise_for_offenders(plan->checks, values.back());
+      raise_for_offenders(plan.checks, values.back());
   }
-  deliver(*plan, call, values, stack);
-  return *plan;
 }
 
 // As the CPU: what is written to may be one of the inputs, unless the operator reads elements elsewhere, but no part of
@@ -357,26 +378,27 @@ at::Tensor make_tensor(c10::Storage storage, c10::IntArrayRef sizes, c10::IntArr
   return tensor;
 }
 
+// Makes tensors of the results that are no argument; true where they belong to a list.
+bool OpKernel::fresh_results(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values,
+                             c10::SmallVectorImpl<at::Tensor>& fresh) {
+  bool in_list = false;
+  for (const ResultSpec& result : plan.results) {
+    if (result.to != ResultSpec::To::Fresh) continue;
+    in_list |= result.list >= 0;
+    if (result.program_result < 0) {
+      fresh.emplace_back();
+      continue;
+    }
+    const runtime::ValueRef& value = values[static_cast<size_t>(result.program_result)];
+    fresh.push_back(make_tensor(make_storage(call.device, value), result.sizes, result.strides, 0, result.dtype));
+  }
+  return in_list;
+}
+
 void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values,
                        torch::jit::Stack* stack) const {
   c10::SmallVector<at::Tensor, 4> fresh;
-  size_t fresh_in_lists = 0;
-  for (const ResultSpec& result : plan.results) {
-    switch (result.to) {
-      case ResultSpec::To::Nothing: break;
-      case ResultSpec::To::Write: break;
-      case ResultSpec::To::Fresh: {
-        fresh_in_lists += result.list >= 0;
-        if (result.program_result < 0) {
-          fresh.emplace_back();
-          break;
-        }
-        const runtime::ValueRef& value = values[static_cast<size_t>(result.program_result)];
-        fresh.push_back(make_tensor(make_storage(call.device, value), result.sizes, result.strides, 0, result.dtype));
-        break;
-      }
-    }
-  }
+  const bool in_list = fresh_results(plan, call, values, fresh);
   const size_t n = args_.size();
   if (returned_.size() == 1 && returned_[0] >= 0) {
     c10::IValue kept = (*stack)[stack->size() - n + static_cast<size_t>(returned_[0])];
@@ -389,7 +411,7 @@ void OpKernel::deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef
     kept.push_back(alias >= 0 ? (*stack)[stack->size() - n + static_cast<size_t>(alias)] : c10::IValue());
   }
   torch::jit::drop(*stack, n);
-  if (fresh_in_lists > 0) {
+  if (in_list) {
     stack->push_back(c10::List<at::Tensor>());
     auto list = stack->back().toTensorList();
     for (at::Tensor& t : fresh) list.push_back(std::move(t));

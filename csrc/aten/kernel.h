@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
@@ -104,23 +105,33 @@ class OpKernel final : public c10::OperatorKernel {
   // What messages call the operator, a history that several kernels share, and what is fixed in this one.
   void describe(std::string shown, std::shared_ptr<CallHistory> history, std::vector<ArgumentNote> fixed);
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-  // The same for a captured body. Returns the plan that served the call, which lives as long as the kernel.
-  const OpPlan& call(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  // The same for a captured body that takes one list of the device's tensors and gives one, without a stack: `fresh`
+  // gets the results. Returns the plan that served the call, which lives as long as the kernel.
+  const OpPlan& call(const c10::OperatorHandle& op, c10::ArrayRef<at::Tensor> tensors,
+                     c10::SmallVectorImpl<at::Tensor>& fresh);
 
  private:
   friend class PlanBuilder;
   bool mixes_devices(const torch::jit::Stack& stack) const;
   bool writes_twice(const torch::jit::Stack& stack) const;
-  const OpPlan& run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
+  void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, int depth);
+  void launch(OpPlan& plan, Call& call, c10::SmallVectorImpl<runtime::ValueRef>& values) const;
   void parse(torch::jit::Stack* stack, Call& call) const;
+  void parse_list(c10::ArrayRef<at::Tensor> tensors, Call& call) const;
+  void parse_surroundings(Call& call) const;
   void find_device(torch::jit::Stack* stack, Call& call) const;
   void parse_tensor(const at::Tensor& tensor, const ArgSpec& spec, Call& call) const;
   void parse_static(const c10::IValue& value, lowering::Kind kind, Call& call) const;
   OpPlan* find(const Call& call, uint64_t hash);
   OpPlan* insert(const Call& call, uint64_t hash, std::unique_ptr<OpPlan> plan);
+  // `arguments`: gives the call's stack; asked where there is no plan yet.
+  OpPlan& plan_for(const c10::OperatorHandle& op, const Call& call,
+                   c10::function_ref<const torch::jit::Stack&()> arguments);
   OpPlan& add_plan(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const Call& call, uint64_t hash);
   void run_with_masks(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void check_overlaps(const OpPlan& plan, const Call& call) const;
+  static bool fresh_results(const OpPlan& plan, const Call& call, c10::ArrayRef<runtime::ValueRef> values,
+                            c10::SmallVectorImpl<at::Tensor>& fresh);
   void deliver(OpPlan& plan, Call& call, c10::ArrayRef<runtime::ValueRef> values, torch::jit::Stack* stack) const;
 
   const lowering::OpDef& def_;

@@ -16,8 +16,10 @@
 #include "aten/captured_run.h"
 #include "aten/copy.h"
 #include "aten/kernel.h"
+#include "aten/storage.h"
 #include "python/bindings.h"
 #include "runtime/device.h"
+#include "runtime/executor.h"
 #include "runtime/program.h"
 
 namespace py = pybind11;
@@ -96,12 +98,14 @@ class CompiledGraph {
   py::list call(const py::list& arguments) {
     std::vector<at::Tensor> tensors;
     py::list rest;
+    bool all_ours = true;
     const auto count = static_cast<size_t>(PyList_GET_SIZE(arguments.ptr()));
     tensors.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       PyObject* item = PyList_GET_ITEM(arguments.ptr(), static_cast<Py_ssize_t>(i));
       if (THPVariable_Check(item)) [[likely]] {
         tensors.push_back(THPVariable_Unpack(item));
+        all_ours &= tensors.back().is_privateuseone();
       } else {
         rest.append(py::make_tuple(i, py::reinterpret_borrow<py::object>(item)));
       }
@@ -109,17 +113,18 @@ class CompiledGraph {
     aten::OpKernel& kernel = kernel_for(rest, count);
     Pending here{&tensors, nullptr};
     Pending* outer = std::exchange(pending, &here);
-    torch::jit::Stack stack;
+    c10::SmallVector<at::Tensor, 4> results;
     const Layout* layout = nullptr;
     try {
       py::gil_scoped_release unlocked;
       at::AutoDispatchBelowADInplaceOrView below;
       const runtime::OptionsScope scope(options_);
-      c10::List<at::Tensor> list;
-      list.reserve(count);
-      for (const at::Tensor& t : tensors) list.push_back(t.is_privateuseone() ? t : uploaded(t, tensors));
-      stack.push_back(std::move(list));
-      layout = static_cast<const Layout*>(kernel.call(op_, &stack).note.get());
+      std::vector<at::Tensor> moved;
+      if (!all_ours) {
+        moved.reserve(tensors.size());
+        for (const at::Tensor& t : tensors) moved.push_back(t.is_privateuseone() ? t : uploaded(t, tensors));
+      }
+      layout = static_cast<const Layout*>(kernel.call(op_, all_ours ? tensors : moved, results).note.get());
     } catch (const aten::TraceFailed& failure) {
       pending = outer;
       if (here.error) throw py::error_already_set(std::move(*here.error));
@@ -130,12 +135,28 @@ class CompiledGraph {
     }
     pending = outer;
     PyList_SetSlice(arguments.ptr(), 0, static_cast<Py_ssize_t>(count), nullptr);
-    // A program without results of its own leaves an undefined tensor.
-    return outputs(*layout, tensors,
-                   stack.back().isTensorList() ? stack.back().toTensorList() : c10::List<at::Tensor>());
+    return outputs(*layout, tensors, results);
   }
 
   size_t programs() const { return py::len(numbers_); }
+
+  // Processor seconds that one launch of the program by itself takes of this thread, the mean of `times`.
+  // `arguments`: tensors that call() has run with.
+  double seconds_alone(const std::vector<at::Tensor>& arguments, int times) {
+    TORCH_CHECK(plain_, "the graph has not been called yet with tensors alone");
+    c10::SmallVector<at::Tensor, 4> results;
+    py::gil_scoped_release unlocked;
+    at::AutoDispatchBelowADInplaceOrView below;
+    const runtime::OptionsScope scope(options_);
+    const aten::OpPlan& plan = plain_->call(op_, arguments, results);
+    std::vector<runtime::Operand> operands;
+    for (int i : plan.operands) {
+      operands.push_back({aten::value_of(aten::slot_of(
+          *arguments[static_cast<size_t>(i)].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()))});
+    }
+    return runtime::seconds_alone(const_cast<runtime::Plan&>(plan.plan), arguments.at(0).device().index(), operands,
+                                  times);
+  }
 
  private:
   static const lowering::OpDef& definition() {
@@ -240,13 +261,13 @@ class CompiledGraph {
   }
 
   static py::list outputs(const Layout& layout, const std::vector<at::Tensor>& tensors,
-                          const c10::List<at::Tensor>& results) {
+                          c10::ArrayRef<at::Tensor> results) {
     py::list list(layout.size());
     for (size_t i = 0; i < layout.size(); ++i) {
       const Output& out = layout[i];
       PyObject* object = nullptr;
       switch (out.from) {
-        case Output::From::Result: object = THPVariable_Wrap(results.get(out.index)); break;
+        case Output::From::Result: object = THPVariable_Wrap(results[out.index]); break;
         case Output::From::Input: object = THPVariable_Wrap(tensors[out.index]); break;
         case Output::From::View: {
           const at::Tensor& base = tensors[out.index];
@@ -298,6 +319,7 @@ void init_compile(py::module_& m) {
       .def(py::init<py::object, runtime::OptionsScope::Options, std::string>(), py::arg("trace"),
            py::arg("options") = runtime::OptionsScope::Options{}, py::arg("shown") = "the compiled graph")
       .def("__call__", &CompiledGraph::call, py::arg("arguments"))
+      .def("seconds_alone", &CompiledGraph::seconds_alone, py::arg("arguments"), py::arg("times"))
       .def_property_readonly("programs", &CompiledGraph::programs);
   m.def(
       "captured_if",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/executor.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -50,6 +52,13 @@ Range range_of(const void* data, const hlo::Type& type) {
     case DType::S32: return range_of<int32_t>(data, count);
     default: return {};
   }
+}
+
+// Processor time of the calling thread: what others do meanwhile does not count.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 constexpr const char* kTraceEscaped =
@@ -132,6 +141,29 @@ void launch_now(Plan& plan, int device, std::span<Operand> operands, std::span<c
   if (queued != 0) [[unlikely]]
     profile::launched(plan.name, device, queued, done);
   after_launch(device, std::move(done));
+}
+
+double seconds_alone(Plan& plan, int device, std::span<const Operand> operands, int times) {
+  Runtime& runtime = Runtime::get();
+  const Program& program = plan.program();
+  std::vector<PJRT_Buffer*> args;
+  for (const Param& param : plan.params) {
+    TPU_CHECK(param.from == Param::From::Operand, plan.name, ": a program that takes numbers can't be timed alone");
+    const ValueRef& value = operands[static_cast<size_t>(param.index)].value;
+    fuse::materialize(value);
+    args.push_back(value->buffer().handle());
+  }
+  const std::vector<int64_t> keep(plan.donated.begin(), plan.donated.end());
+  std::vector<PJRT_Buffer*> outs(plan.results.size());
+  const PJRT_Api* api = runtime.client().api();
+  const double start = thread_seconds();
+  for (int i = 0; i < times; ++i) {
+    pjrt::Event done;
+    program.executable.execute(args.data(), args.size(), outs.data(), runtime.device(device), keep.data(), keep.size(),
+                               &done);
+    for (PJRT_Buffer* out : outs) pjrt::Buffer freed(api, out);
+  }
+  return (thread_seconds() - start) / times;
 }
 
 ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event* done) {

@@ -32,6 +32,10 @@ void launch(Plan& plan, int device, std::span<Operand> operands, std::span<const
 void launch_now(Plan& plan, int device, std::span<Operand> operands, std::span<const Scalar> scalars,
                 std::span<ValueRef> results);
 
+// Processor seconds that launching `plan`'s program by itself takes of the calling thread: the mean of `times` launches
+// in a row, results freed and nothing donated. For measurements; the plan takes operands alone.
+double seconds_alone(Plan& plan, int device, std::span<const Operand> operands, int times);
+
 // Uploads `bytes` of host memory laid out as `type`, dense row-major. Blocks until the host memory
 // may be reused, unless `done` is given.
 ValueRef upload(const void* data, const hlo::Type* type, int device, pjrt::Event* done = nullptr);

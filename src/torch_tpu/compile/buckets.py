@@ -44,34 +44,43 @@ class Policy:
         return bucket if largest is None else max(size, min(bucket, largest))
 
 
+@dataclass(frozen=True)
+class Form:
+    """The sizes of a node's value as PyTorch's tracing left them: a tensor's, or a number itself."""
+
+    sizes: sympy.Expr | list[sympy.Expr]
+    largest: dict[sympy.Symbol, int | None]  # of the symbols among them
+
+    @staticmethod
+    def of(value: Any) -> "Form | None":
+        """None where nothing varies."""
+        if isinstance(value, torch.SymInt):
+            return Form(_expression(value), dict([_bound(value)] if _is_symbol(value) else []))
+        if isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
+            return Form([_expression(n) for n in value.shape], dict(_bound(n) for n in value.shape if _is_symbol(n)))
+        return None
+
+
 class Symbols:
-    """The sizes among a graph's inputs, as PyTorch's tracing left them."""
+    """The sizes among a graph's inputs, by the forms in its placeholders' metadata."""
 
     def __init__(self, gm: GraphModule):
-        values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
         self.forms: dict[int, Any] = {}  # an input's position to its sizes, or to itself if it is a number
         self.sources: dict[sympy.Symbol, tuple[int, int | None]] = {}
         self.largest: dict[sympy.Symbol, int | None] = {}
-        for i, value in enumerate(values):
-            if isinstance(value, torch.SymInt):
-                self._add(value, (i, None))
-                self.forms[i] = _expression(value)
-            elif isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
-                for d, n in enumerate(value.shape):
-                    self._add(n, (i, d))
-                self.forms[i] = [_expression(n) for n in value.shape]
+        for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
+            if (form := node.meta.get("form")) is None:
+                continue
+            self.forms[i] = form.sizes
+            several = isinstance(form.sizes, list)
+            for d, n in enumerate(form.sizes) if several else [(None, form.sizes)]:
+                if isinstance(n, sympy.Symbol):
+                    self.sources.setdefault(n, (i, d))
+            self.largest.update(form.largest)
         free = set().union(*(_free(form) for form in self.forms.values()))
         self.known = bool(free) and free == set(self.sources)
         self.order = sorted(self.sources, key=str)
         self.tensors = [i for i, form in self.forms.items() if isinstance(form, list)]
-
-    def _add(self, value: Any, source: tuple[int, int | None]) -> None:
-        expression = _expression(value)
-        if not isinstance(expression, sympy.Symbol) or expression in self.sources:
-            return
-        self.sources[expression] = source
-        upper = value.node.shape_env.var_to_range[expression].upper
-        self.largest[expression] = int(upper) if upper.is_Integer and upper < 2**31 else None
 
     def read(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """The values of the symbols, in `order`."""
@@ -99,6 +108,17 @@ class Symbols:
 
 def _expression(value: Any) -> sympy.Expr:
     return value.node.expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(_expression(value), sympy.Symbol)
+
+
+def _bound(value: torch.SymInt) -> tuple[sympy.Symbol, int | None]:
+    """The symbol, and the largest it can be, if that is known."""
+    symbol = _expression(value)
+    upper = value.node.shape_env.var_to_range[symbol].upper
+    return symbol, int(upper) if upper.is_Integer and upper < 2**31 else None
 
 
 def _free(form: Any) -> set[sympy.Symbol]:
