@@ -197,8 +197,11 @@ def test_data_and_detach():
     assert p.grad.tolist() == [2] * 5
     for to in ("cpu", "tpu"):
         q = torch.nn.Parameter(torch.ones(2, device=to))
+        other = "tpu" if to == "cpu" else "cpu"
+        q.data = torch.full((3,), 2.0, device=other)  # as between the CPU and CUDA
+        assert q.device.type == other and q.tolist() == [2] * 3
         with pytest.raises(RuntimeError, match="incompatible tensor type"):
-            q.data = torch.ones(2, device="tpu" if to == "cpu" else "cpu")
+            q.data = torch.ones(2).to_sparse()
 
 
 # ---- Values shared inside ----
